@@ -1,0 +1,67 @@
+"""An index over PyTorch's AOTAutograd joint graphs: every parameter, gradient, output and tangent, found once.
+
+Names are imported when first used, so that ``import jointgraph`` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jointgraph.descriptors import GradStatus, GraphKind, InputKind, OutputKind
+    from jointgraph.exceptions import (
+        Fault,
+        JointGraphError,
+        MalformedGraphError,
+        MissingDescriptorError,
+        StaleIndexError,
+        SubclassError,
+        UnknownNameError,
+    )
+    from jointgraph.index import JointGraphIndex
+    from jointgraph.records import Input, InputGrad, Leaf, Output, OutputTangent
+
+__all__ = [
+    "Fault",
+    "GradStatus",
+    "GraphKind",
+    "Input",
+    "InputGrad",
+    "InputKind",
+    "JointGraphError",
+    "JointGraphIndex",
+    "Leaf",
+    "MalformedGraphError",
+    "MissingDescriptorError",
+    "Output",
+    "OutputKind",
+    "OutputTangent",
+    "StaleIndexError",
+    "SubclassError",
+    "UnknownNameError",
+]
+
+_HOMES = {
+    "descriptors": ("GradStatus", "GraphKind", "InputKind", "OutputKind"),
+    "exceptions": (
+        "Fault",
+        "JointGraphError",
+        "MalformedGraphError",
+        "MissingDescriptorError",
+        "StaleIndexError",
+        "SubclassError",
+        "UnknownNameError",
+    ),
+    "index": ("JointGraphIndex",),
+    "records": ("Input", "InputGrad", "Leaf", "Output", "OutputTangent"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"jointgraph.{home}"), name)
+    raise AttributeError(f"module 'jointgraph' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

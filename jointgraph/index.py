@@ -1,0 +1,334 @@
+"""`JointGraphIndex`: what a pass asks about the inputs and outputs of a graph."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, overload
+
+import attrs
+from torch import fx
+
+from jointgraph import _torch as t
+from jointgraph.descriptors import INPUT_KINDS, OUTPUT_KINDS, GraphKind, InputKind, OutputKind, is_carried, name_of
+from jointgraph.exceptions import JointGraphError, StaleIndexError, UnknownNameError
+from jointgraph.interface import Filters, Interface
+from jointgraph.missing import unknown
+from jointgraph.records import Input, InputGrad, Output, OutputTangent
+from jointgraph.views import View
+
+
+class HasGraphModule(Protocol):
+    """What holds a joint graph module, as torch's ``JointWithDescriptors`` does."""
+
+    @property
+    def graph_module(self) -> fx.GraphModule:
+        """The graph module."""
+
+
+def _itself(record: Any) -> Any:
+    return record
+
+
+def _desc(record: Input | Output) -> t.AOTInput | t.AOTOutput:
+    return record._desc
+
+
+def _name(record: Input) -> str:
+    return name_of(record._desc)
+
+
+def _field(name: str) -> Callable[[Input | Output], Any]:
+    """Reads a field of a record's descriptor."""
+
+    def read(record: Input | Output) -> Any:
+        try:
+            return getattr(record._desc, name)
+        except AttributeError:
+            raise JointGraphError(
+                f"{type(record._desc).__name__} was given the kind {record._kind}, but has no field {name!r} to be filed "
+                "under. Add that field, or give the class another kind."
+            ) from None
+
+    return read
+
+
+class JointGraphIndex:
+    """The inputs and outputs of a graph that AOTAutograd captured, by descriptor, by name and by node.
+
+    Building an index reads the graph's placeholders and its output list once. Views and records are made when first asked
+    for, and kept. They show the graph as it is now: they can be held while a pass edits it.
+
+    Override ``keeps_input`` and ``keeps_output`` in a subclass to narrow every view at once, ``input_kind`` and
+    ``output_kind`` to give descriptor classes of your own a kind. All four are asked about base descriptors, and must
+    answer by the descriptor alone.
+    """
+
+    def __init__(self, graph: fx.Graph | fx.GraphModule | HasGraphModule) -> None:
+        """Index a graph.
+
+        Args:
+            graph: an FX graph with descriptors, a graph module of one, or the ``JointWithDescriptors`` that
+                ``aot_export_joint_with_descriptors`` returns. It is not changed.
+
+        Raises:
+            MalformedGraphError: if the graph breaks a rule; it lists all that it breaks. A `MissingDescriptorError` if one
+                of them is a missing descriptor.
+        """
+        self._interface = Interface(_graph_of(graph), _overrides(self))
+        self._views: dict[str, View[Any, Any]] = {}
+
+    def keeps_input(self, desc: t.AOTInput) -> bool:
+        """Whether to have the input of this descriptor. One that isn't kept is in no view, and no link leads to it."""
+        return True
+
+    def keeps_output(self, desc: t.AOTOutput) -> bool:
+        """Whether to have the output of this descriptor. One that isn't kept is in no view, and no link leads to it."""
+        return True
+
+    def input_kind(self, desc: t.AOTInput) -> InputKind:
+        """The kind of the input of this descriptor: as its class says; ``OTHER`` for an unknown class.
+
+        A kind brings views and links with it: ``PLAIN`` needs a field ``idx`` in the descriptor, ``TANGENT`` a field
+        ``output``; ``PARAM`` and ``BUFFER`` are named by a field ``target``, else by ``expr()``.
+        """
+        return INPUT_KINDS[type(desc)]
+
+    def output_kind(self, desc: t.AOTOutput) -> OutputKind:
+        """The kind of the output of this descriptor: as its class says; ``OTHER`` for an unknown class.
+
+        A kind brings views and links with it: ``PLAIN`` needs a field ``idx`` in the descriptor, ``GRAD`` a field
+        ``grad_of``, ``INPUT_MUTATION`` a field ``mutated_input``.
+        """
+        return OUTPUT_KINDS[type(desc)]
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The graph."""
+        return self._interface.graph
+
+    @property
+    def kind(self) -> GraphKind:
+        """Joint, forward, backward or inference, told from the placeholders and outputs alone."""
+        self._interface.verify()
+        return self._interface.scan.kind
+
+    @property
+    def inputs(self) -> Mapping[t.AOTInput, Input]:
+        """Every input value by base descriptor, in placeholder order."""
+        return self._input_view("inputs", None, _desc)
+
+    @property
+    def outputs(self) -> Mapping[t.AOTOutput, Output]:
+        """Every output value that has a descriptor, by base descriptor, in output order."""
+        return self._output_view("outputs", None, _desc)
+
+    @property
+    def params(self) -> Mapping[str, Input]:
+        """The parameters by fully qualified name, in placeholder order (torch: ``get_named_param_nodes``)."""
+        return self._input_view("params", InputKind.PARAM, _name)
+
+    @property
+    def buffers(self) -> Mapping[str, Input]:
+        """The buffers by fully qualified name, in placeholder order (torch: ``get_named_buffer_nodes``)."""
+        return self._input_view("buffers", InputKind.BUFFER, _name)
+
+    @property
+    def plain_inputs(self) -> Mapping[int, Input]:
+        """The user's flat arguments by their ``idx``, which counts from after the parameters and buffers."""
+        return self._input_view("plain_inputs", InputKind.PLAIN, _field("idx"))
+
+    @property
+    def plain_outputs(self) -> Mapping[int, Output]:
+        """The user's flat results by their ``idx``."""
+        return self._output_view("plain_outputs", OutputKind.PLAIN, _field("idx"))
+
+    @property
+    def tangents(self) -> Mapping[t.AOTOutput, Input]:
+        """The tangents, by the output that each belongs to."""
+        return self._input_view("tangents", InputKind.TANGENT, _field("output"))
+
+    @property
+    def grads(self) -> Mapping[t.AOTInput, Output]:
+        """The gradients that the graph computes, by the input that each belongs to.
+
+        In a backward graph, those inputs may be inputs of the forward graph only.
+        """
+        return self._output_view("grads", OutputKind.GRAD, _field("grad_of"), Output._has_value)
+
+    @property
+    def mutations(self) -> Mapping[t.AOTInput, Output]:
+        """The new values of mutated inputs, by the input that each belongs to."""
+        return self._output_view("mutations", OutputKind.INPUT_MUTATION, _field("mutated_input"))
+
+    @property
+    def saved(self) -> Mapping[str, Input | Output]:
+        """In a forward or a backward graph, what is carried from one to the other, by node name; the two use the same names.
+
+        In the backward graph these are its activations, and those inputs of the forward graph that it takes as well.
+        Looking one up reads all of them.
+        """
+        return self._view("saved", self._saved, self._interface.verify, None, _itself)
+
+    @property
+    def input_grads(self) -> Mapping[t.AOTInput, InputGrad]:
+        """Every input but tangents, with its gradient or ``None`` (torch: ``get_all_input_and_grad_nodes``)."""
+        return self._input_view(
+            "input_grads",
+            None,
+            _desc,
+            lambda record: record._kind is not InputKind.TANGENT,
+            lambda record: InputGrad(record, record.grad),
+        )
+
+    @property
+    def output_tangents(self) -> Mapping[t.AOTOutput, OutputTangent]:
+        """Every output but gradients, with its tangent or ``None`` (torch: ``get_all_output_and_tangent_nodes``)."""
+        return self._output_view(
+            "output_tangents",
+            None,
+            _desc,
+            lambda record: record._kind is not OutputKind.GRAD,
+            lambda record: OutputTangent(record, record.tangent),
+        )
+
+    @overload
+    def __getitem__(self, desc: t.AOTInput) -> Input: ...
+    @overload
+    def __getitem__(self, desc: t.AOTOutput) -> Output: ...
+    def __getitem__(self, desc: t.AOTInput | t.AOTOutput) -> Input | Output:
+        """The record of one base descriptor.
+
+        Raises:
+            UnknownNameError: if there is none; it offers close matches and says where the value may have gone.
+        """
+        return self.outputs[desc] if isinstance(desc, t.AOTOutput) else self.inputs[desc]
+
+    def __contains__(self, desc: object) -> bool:
+        """Whether a base descriptor has a record."""
+        return desc in self.inputs or desc in self.outputs
+
+    def roles(self, node: fx.Node) -> tuple[Input | Output, ...]:
+        """Every record that ``node`` fills a slot of, in slot order; ``()`` for an interior node.
+
+        Constant time, but for the first call after the output list changed.
+
+        Raises:
+            JointGraphError: if the node is of another graph.
+        """
+        if node.graph is not self.graph:
+            raise JointGraphError(
+                f"{node} is a node of another graph. A copied or partitioned graph has nodes of its own: find the one there."
+            )
+        return self._interface.roles(node)
+
+    def refresh(self) -> None:
+        """Read the graph again. Questions do so by themselves when they find that the calling convention changed.
+
+        Raises:
+            MalformedGraphError: if the graph can't be indexed as it is now; all answers then stay as they were.
+        """
+        self._interface.refresh()
+
+    def __repr__(self) -> str:
+        """The graph's kind, and how many values of which kind it has."""
+        name = type(self).__name__
+        try:
+            return f"<{name} {self.kind.value}: {self._counts()}>"
+        except StaleIndexError as error:
+            return f"<{name}, out of date: {error}>"
+
+    def _counts(self) -> str:
+        params = self.params.values()
+        with_grad = f" ({sum(param.grad is not None for param in params)} with grad)" if params else ""
+        counts = {
+            "buffer": self.buffers,
+            "plain input": self.plain_inputs,
+            "plain output": self.plain_outputs,
+            "tangent": self.tangents,
+            "mutation": self.mutations,
+            "saved value": self.saved,
+        }
+        rest = [_counted(len(view), what) for what, view in counts.items() if view]
+        return ", ".join([_counted(len(params), "param") + with_grad, *rest])
+
+    def _saved(self) -> dict[str, Input | Output]:
+        interface = self._interface
+        records: list[Input] | list[Output] = []
+        if interface.scan.kind is GraphKind.FORWARD:
+            records = interface.outputs(OutputKind.SAVED)
+        elif interface.scan.kind is GraphKind.BACKWARD:
+            records = [record for record in interface.inputs() if is_carried(record._desc, record._kind)]
+        return {node.name: record for record in records for node in record.nodes}
+
+    def _input_view(
+        self,
+        title: str,
+        kind: InputKind | None,
+        key: Callable[[Input], Any],
+        shows: Callable[[Input], bool] | None = None,
+        wrap: Callable[[Input], Any] = _itself,
+    ) -> View[Any, Any]:
+        interface = self._interface
+        make = lambda: {key(record): record for record in interface.inputs(kind)}
+        return self._view(title, lambda: interface.kept(title, make), interface.verify_inputs, shows, wrap)
+
+    def _output_view(
+        self,
+        title: str,
+        kind: OutputKind | None,
+        key: Callable[[Output], Any],
+        shows: Callable[[Output], bool] | None = None,
+        wrap: Callable[[Output], Any] = _itself,
+    ) -> View[Any, Any]:
+        interface = self._interface
+        make = lambda: {key(record): record for record in interface.outputs(kind)}
+        return self._view(title, lambda: interface.kept(title, make), interface.verify_outputs, shows, wrap)
+
+    def _view(
+        self,
+        title: str,
+        records: Callable[[], Mapping[Any, Any]],
+        verify: Callable[[], None],
+        shows: Callable[[Any], bool] | None,
+        wrap: Callable[[Any], Any],
+    ) -> View[Any, Any]:
+        """The view of this title, made once."""
+        if title not in self._views:
+            self._views[title] = View(title, records, shows, wrap, verify, lambda key: self._missing(title, key))
+        return self._views[title]
+
+    def _missing(self, title: str, key: object) -> UnknownNameError:
+        """The error for a key that a view has no record of."""
+        hints = [
+            f"It is in {other}."
+            for other in ("params", "buffers", "plain_inputs", "plain_outputs", "inputs", "outputs")
+            if other != title and key in getattr(self, other)
+        ]
+        return unknown(key, title, self._views[title], hints)
+
+
+def _graph_of(graph: object) -> fx.Graph:
+    """The graph in any of the things that hold one."""
+    holder = graph
+    if isinstance(getattr(holder, "graph_module", None), fx.GraphModule):
+        holder = holder.graph_module
+    if isinstance(holder, fx.GraphModule):
+        holder = holder.graph
+    if isinstance(holder, fx.Graph):
+        return holder
+    raise TypeError(
+        f"JointGraphIndex takes an fx.Graph, an fx.GraphModule or a JointWithDescriptors, not {type(graph).__name__}."
+    )
+
+
+def _overrides(index: JointGraphIndex) -> Filters:
+    """The methods that a subclass of the index overrides."""
+    cls = type(index)
+    names = [
+        field.name
+        for field in attrs.fields(Filters)
+        if getattr(cls, field.name) is not getattr(JointGraphIndex, field.name)
+    ]
+    return Filters(**{name: getattr(index, name) for name in names})
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

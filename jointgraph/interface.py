@@ -1,0 +1,239 @@
+"""A graph's interface: the one record of each of its values, kept true to the graph."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import attrs
+import torch
+from torch import fx
+
+from jointgraph import _torch as t
+from jointgraph._torch import storage_and_geometry
+from jointgraph.descriptors import InputKind, OutputKind, SavedForBackwardsAOTInput
+from jointgraph.exceptions import MalformedGraphError, StaleIndexError
+from jointgraph.records import GONE, SEVERAL, Input, Output
+from jointgraph.scan import Scan, read
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Filters:
+    """What a subclass of the index overrides; ``None`` where it doesn't."""
+
+    keeps_input: Callable[[t.AOTInput], bool] | None = None
+    keeps_output: Callable[[t.AOTOutput], bool] | None = None
+    input_kind: Callable[[t.AOTInput], InputKind] | None = None
+    output_kind: Callable[[t.AOTOutput], OutputKind] | None = None
+
+
+class Interface:
+    """The records of one graph.
+
+    It reads the placeholders and the output list when it is built, and again when they are found changed; a record then
+    follows its descriptor to where that is now. Nothing of the interior is read.
+    """
+
+    def __init__(self, graph: fx.Graph, filters: Filters) -> None:
+        """Read ``graph``.
+
+        Raises:
+            MalformedGraphError: if it breaks a rule.
+        """
+        self.graph = graph
+        self.last_change = "nothing changed"
+        self._filters = filters
+        self.scan = read(graph, filters.input_kind, filters.output_kind)
+        self._inputs: dict[int, Input | None] = {}
+        self._outputs: dict[int, Output | None] = {}
+        self._kept: dict[str, Any] = {}
+
+    def input_record(self, number: int | None) -> Input | None:
+        """The record of an input value, if there is such a value and it is kept."""
+        if number is None:
+            return None
+        try:
+            return self._inputs[number]
+        except KeyError:
+            record = self._inputs[number] = self._make_input(number)
+            return record
+
+    def output_record(self, number: int | None) -> Output | None:
+        """The record of an output value, if there is such a value and it is kept."""
+        if number is None:
+            return None
+        try:
+            return self._outputs[number]
+        except KeyError:
+            record = self._outputs[number] = self._make_output(number)
+            return record
+
+    def inputs(self, kind: InputKind | None = None) -> list[Input]:
+        """The records of all kept inputs, or of those of one kind, in placeholder order."""
+        values = self.scan.inputs
+        numbers = range(len(values.descs)) if kind is None else values.of_kind(kind)
+        return [record for record in map(self.input_record, numbers) if record is not None]
+
+    def outputs(self, kind: OutputKind | None = None) -> list[Output]:
+        """The records of all kept outputs, or of those of one kind, in output order."""
+        values = self.scan.outputs
+        numbers = range(len(values.descs)) if kind is None else values.of_kind(kind)
+        return [record for record in map(self.output_record, numbers) if record is not None]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each value has one slot, and everything is kept and of the kind that its class says."""
+        values = (self.scan.inputs, self.scan.outputs)
+        return self._filters == Filters() and all(side.slot_count == len(side.descs) for side in values)
+
+    def input_slots(self) -> list[tuple[fx.Node, t.AOTInput]]:
+        """Every placeholder of a kept input, with its descriptor, in order."""
+        slots, values = self.scan.slots, self.scan.inputs
+        if self._filters.keeps_input is None:
+            return list(zip(slots.placeholders, slots.inputs))
+        kept = sorted(position for record in self.inputs() for position in values.positions[record._number])
+        return [(slots.placeholders[position], slots.inputs[position]) for position in kept]
+
+    def output_slots(self) -> list[tuple[object, t.AOTOutput]]:
+        """Every entry of a kept output, with its descriptor, in order."""
+        slots, values = self.scan.slots, self.scan.outputs
+        kept = sorted(position for record in self.outputs() for position in values.positions[record._number])
+        return [(slots.entries[position], cast(t.AOTOutput, slots.outputs[position])) for position in kept]
+
+    def leaves_out(self, desc: t.AOTInput | t.AOTOutput) -> bool:
+        """Whether the graph has this value, and a subclass of the index doesn't keep it."""
+        inputs, outputs = self.scan.inputs.number, self.scan.outputs.number
+        if isinstance(desc, t.AOTInput):
+            return desc in inputs and self.input_record(inputs[desc]) is None
+        return desc in outputs and self.output_record(outputs[desc]) is None
+
+    def roles(self, node: fx.Node) -> tuple[Input | Output, ...]:
+        """Every record that ``node`` fills a slot of, in slot order."""
+        self.verify_outputs()
+        roles = self.kept_for_entries("roles", self._roles).get(node, ())
+        if node.op == "placeholder" and not (roles and roles[0]._holds()):
+            self.verify_inputs()
+            roles = self.kept_for_entries("roles", self._roles).get(node, ())
+        return roles
+
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        """What ``make`` returns, kept until the graph is read again."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return cast(T, self._kept[name])
+
+    def kept_for_entries(self, name: str, make: Callable[[], T]) -> T:
+        """What ``make`` returns, kept until the graph is read again or an output entry is swapped for another."""
+        args = self.scan.slots.output.args
+        known = self._kept.get(name)
+        if known is None or known[0] is not args:
+            known = self._kept[name] = (args, make())
+        return cast(T, known[1])
+
+    def verify(self) -> None:
+        """Read the graph again if its calling convention changed."""
+        self.verify_outputs()
+        self.verify_inputs()
+
+    def verify_inputs(self) -> None:
+        """Read the graph again if its placeholders changed. Costs a look at each of them."""
+        change = self.scan.slots.inputs_changed()
+        if change:
+            self._read_again(change)
+
+    def verify_outputs(self) -> None:
+        """Read the graph again if its output list changed. Compares it at C speed."""
+        change = self.scan.slots.outputs_changed()
+        if change:
+            self._read_again(change)
+
+    def refresh(self) -> None:
+        """Read the graph again.
+
+        Raises:
+            MalformedGraphError: if it breaks a rule; all records then stay as they were.
+        """
+        self._adopt(read(self.graph, self._filters.input_kind, self._filters.output_kind), "the index was refreshed")
+
+    def _read_again(self, change: str) -> None:
+        try:
+            scan = read(self.graph, self._filters.input_kind, self._filters.output_kind)
+        except MalformedGraphError as error:
+            raise StaleIndexError(
+                f"{change}, and as the graph is now it can't be indexed: finish the edit first, then ask. {error}"
+            ) from error
+        self._adopt(scan, change)
+
+    def _adopt(self, scan: Scan, change: str) -> None:
+        """Take a new reading, and have each record follow its descriptor into it."""
+        self.scan, self.last_change = scan, change
+        self._kept.clear()
+        inputs, self._inputs = self._inputs, {}
+        for input in filter(None, inputs.values()):
+            number = input._number = scan.inputs.number.get(input._desc, GONE)
+            input._grad_slot, input._position = None, SEVERAL
+            if number != GONE:
+                input._position, input._slot, input._node = _input_place(scan, number)
+                self._inputs[number] = input
+        outputs, self._outputs = self._outputs, {}
+        for output in filter(None, outputs.values()):
+            number = output._number = scan.outputs.number.get(output._desc, GONE)
+            output._position = SEVERAL
+            if number != GONE:
+                output._position, output._slot = _output_place(scan, number)
+                self._outputs[number] = output
+
+    def _make_input(self, number: int) -> Input | None:
+        values, keeps = self.scan.inputs, self._filters.keeps_input
+        desc = values.descs[number]
+        if keeps is not None and not keeps(desc):
+            return None
+        return Input(self, desc, values.kinds[number], number, *_input_place(self.scan, number))
+
+    def _make_output(self, number: int) -> Output | None:
+        values, keeps = self.scan.outputs, self._filters.keeps_output
+        desc = values.descs[number]
+        if keeps is not None and not keeps(desc):
+            return None
+        return Output(self, desc, values.kinds[number], number, *_output_place(self.scan, number))
+
+    def _roles(self) -> dict[fx.Node, tuple[Input | Output, ...]]:
+        """The records of every node that fills a slot."""
+        roles: dict[fx.Node, dict[Input | Output, None]] = {}
+        for record in (*self.inputs(), *self.outputs()):
+            for node in record.nodes:
+                roles.setdefault(node, {})[record] = None
+        return {node: tuple(records) for node, records in roles.items()}
+
+    def alias_numbers(self, number: int) -> Sequence[int]:
+        """The other inputs with the storages and the geometry of one."""
+        return self.kept("aliases", lambda: _aliases(self.scan)).get(number, ())
+
+
+def _input_place(scan: Scan, number: int) -> tuple[int, t.AOTInput | None, fx.Node]:
+    """Where an input is: the position of its only slot or ``SEVERAL``, what describes the first slot, and the node there."""
+    positions = scan.inputs.positions[number]
+    first = positions[0]
+    slot = scan.slots.inputs[first]
+    described = None if isinstance(slot, SavedForBackwardsAOTInput) else slot
+    return first if len(positions) == 1 else SEVERAL, described, scan.slots.placeholders[first]
+
+
+def _output_place(scan: Scan, number: int) -> tuple[int, t.AOTOutput | None]:
+    """Where an output is: the position of its only slot or ``SEVERAL``, and what describes the first slot."""
+    positions = scan.outputs.positions[number]
+    return positions[0] if len(positions) == 1 else SEVERAL, scan.slots.outputs[positions[0]]
+
+
+def _aliases(scan: Scan) -> dict[int, list[int]]:
+    """The inputs that share all their storages and geometries with others → those others."""
+    groups: defaultdict[object, list[int]] = defaultdict(list)
+    for number, positions in enumerate(scan.inputs.positions):
+        vals = [scan.slots.placeholders[position].meta.get("val") for position in positions]
+        tensors = tuple(storage_and_geometry(val) for val in vals if isinstance(val, torch.Tensor))
+        if tensors:
+            groups[tensors].append(number)
+    return {
+        one: [other for other in group if other != one] for group in groups.values() if len(group) > 1 for one in group
+    }

@@ -1,0 +1,501 @@
+"""The records that an index gives out: live views of a graph's values and their leaves, and pairs of values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+
+import attrs
+import torch
+from torch import fx
+
+from jointgraph import _torch as t
+from jointgraph.descriptors import (
+    GradStatus,
+    InputKind,
+    OutputKind,
+    SavedForBackwardsAOTInput,
+    is_size_or_stride,
+    leaf_path,
+    name_of,
+)
+from jointgraph.exceptions import StaleIndexError, SubclassError
+from jointgraph.scan import Scan, Values
+
+Desc = TypeVar("Desc", t.AOTInput, t.AOTOutput)
+Kind = TypeVar("Kind", InputKind, OutputKind)
+Entry = TypeVar("Entry", covariant=True)
+OtherEntry = TypeVar("OtherEntry", covariant=True)
+Linked = TypeVar("Linked", bound="_Record[Any, Any, Any]")
+
+GONE = -1
+"""The number of a value that the graph has no longer."""
+SEVERAL = -1
+"""The position of a value that has several slots, or none."""
+_UNSURE = object()
+"""In place of an entry, when the output list has to be read to tell it."""
+
+
+class Owner(Protocol):
+    """What a record asks of the interface that gave it out."""
+
+    scan: Scan
+    """The last reading of the graph."""
+    last_change: str
+    """What made it read the graph again."""
+
+    def input_record(self, number: int | None) -> Input | None:
+        """The record of an input value, if there is such a value and it is kept."""
+
+    def output_record(self, number: int | None) -> Output | None:
+        """The record of an output value, if there is such a value and it is kept."""
+
+    def verify_inputs(self) -> None:
+        """Read the graph again if its placeholders changed, which numbers all records anew."""
+
+    def verify_outputs(self) -> None:
+        """Read the graph again if its output list changed, which numbers all records anew."""
+
+    def alias_numbers(self, number: int) -> Sequence[int]:
+        """The other inputs with the storages and the geometry of one."""
+
+
+@attrs.frozen
+class Slot:
+    """What is found in one slot."""
+
+    position: int
+    desc: t.AOTInput | t.AOTOutput
+    """The slot's own descriptor, subclass layers included."""
+    value: object
+    """A node, ``None`` or a constant."""
+
+
+@attrs.frozen(repr=False)
+class Leaf(Generic[Entry]):
+    """One slot of a value, shown as it is now.
+
+    A plain value has one leaf. A tensor subclass has one for each inner tensor, and under dynamic shapes for sizes and
+    strides.
+    """
+
+    record: Input | Output
+    """The value."""
+    path: str
+    """Which part of it: ``"a"``, ``"a.b"``, ``"size(0)"``; ``""`` for a plain value."""
+
+    @property
+    def desc(self) -> t.AOTInput | t.AOTOutput:
+        """The slot's own descriptor, subclass layers included."""
+        return self._slot().desc
+
+    @property
+    def position(self) -> int:
+        """The slot's index, among the placeholders or in the output list."""
+        return self._slot().position
+
+    @property
+    def value(self) -> object:
+        """What is in the slot: a node; in an output slot perhaps ``None`` or a constant."""
+        return self._slot().value
+
+    @property
+    def node(self) -> Entry:
+        """The node in the slot; ``None`` where an output slot holds no node."""
+        value = self.value
+        return cast(Entry, value if isinstance(value, fx.Node) else None)
+
+    @property
+    def val(self) -> Any:
+        """The node's ``meta["val"]``: a fake tensor, a SymInt, ...; ``None`` where there is none."""
+        return _val(self.value)
+
+    def __repr__(self) -> str:
+        """The record and the path."""
+        return f"<Leaf {self.path!r} of {self.record!r}>"
+
+    def _slot(self) -> Slot:
+        try:
+            return self.record._slots()[self.path]
+        except KeyError:
+            raise StaleIndexError(f"{self.record.desc} has no leaf {self.path!r} any more.") from None
+
+
+@attrs.define(eq=False, repr=False)
+class _Record(ABC, Generic[Desc, Kind, Entry]):
+    """What an input and an output have in common."""
+
+    _owner: Owner
+    _desc: Desc
+    _kind: Kind
+    _number: int
+    """The value's number in the owner's scan; ``GONE`` when the graph has it no longer."""
+    _position: int
+    """The position of the only slot, or ``SEVERAL``."""
+    _slot: Desc | None
+    """What stood in ``meta["desc"]`` of that slot."""
+
+    @property
+    def desc(self) -> Desc:
+        """The base descriptor: torch's, without subclass layers."""
+        self._check()
+        return self._desc
+
+    @property
+    def kind(self) -> Kind:
+        """What the value is to the captured program."""
+        self._check()
+        return self._kind
+
+    @property
+    def name(self) -> str:
+        """The fully qualified name of a parameter or buffer; of a saved activation its node's name; else ``desc.expr()``."""
+        self._check()
+        return name_of(self._desc)
+
+    @property
+    def position(self) -> int:
+        """The index of the only slot, among the placeholders or in the output list.
+
+        Raises:
+            SubclassError: if there are several slots; ``leaves`` has them.
+        """
+        return self._only_slot().position
+
+    @property
+    def leaves(self) -> Mapping[str, Leaf[Entry]]:
+        """The slots by path, in slot order; ``{"": leaf}`` for a plain value."""
+        return MappingProxyType({path: Leaf(cast(Any, self), path) for path in self._slots()})
+
+    @property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """The nodes in the slots, in slot order; a node that fills several is there as often."""
+        return tuple(slot.value for slot in self._slots().values() if isinstance(slot.value, fx.Node))
+
+    @property
+    @abstractmethod
+    def node(self) -> Entry:
+        """The node in the only slot."""
+
+    @property
+    def val(self) -> Any:
+        """The node's ``meta["val"]``: a fake tensor, a SymInt, ...; ``None`` where there is none.
+
+        Raises:
+            SubclassError: if there are several slots; ``leaves`` has them.
+        """
+        return _val(self.node)
+
+    @property
+    def nbytes(self) -> int | torch.SymInt | None:
+        """The bytes of all tensors in the slots, a SymInt where sizes are symbolic; ``None`` if there is no tensor."""
+        tensors = [
+            val for val in (_val(slot.value) for slot in self._slots().values()) if isinstance(val, torch.Tensor)
+        ]
+        return sum(val.numel() * val.element_size() for val in tensors) if tensors else None
+
+    def __repr__(self) -> str:
+        """Kind, name and nodes; or that the graph has the value no longer."""
+        what = f"{type(self).__name__} {self._kind.value} {name_of(self._desc)!r}"
+        try:
+            slots = self._slots()
+        except StaleIndexError:
+            return f"<{what}: no longer in the graph>"
+        shown = (f"{path}={slot.value}" if path else str(slot.value) for path, slot in slots.items())
+        return f"<{what}: {', '.join(shown)}>"
+
+    @property
+    @abstractmethod
+    def _values(self) -> Values[Desc, Kind]:
+        """The side of the scan that the value is on."""
+
+    @property
+    @abstractmethod
+    def _entries(self) -> Sequence[object]:
+        """What is in each slot of that side."""
+
+    @abstractmethod
+    def _holds(self) -> bool:
+        """Whether the only slot is still what it was, told in constant time; ``False`` leaves it open."""
+
+    @abstractmethod
+    def _verify(self) -> None:
+        """Have the owner read the graph again if this side of it changed."""
+
+    @abstractmethod
+    def _verify_linked(self) -> None:
+        """The same for the other side, to which links lead."""
+
+    def _check(self) -> None:
+        """Make sure that the value is still in the graph."""
+        if not self._holds():
+            self._sync()
+
+    def _sync(self) -> None:
+        """Make sure that the scan is of the graph as it is now, and the value in it."""
+        self._verify()
+        if self._number == GONE:
+            raise StaleIndexError(
+                f"{self._desc} is not in the graph any more: {self._owner.last_change} since its record was given out."
+            )
+
+    def _linked(self, find: Callable[[], Linked | None]) -> Linked | None:
+        """The record on the other side that ``find`` finds by this one's number.
+
+        In constant time if it finds one with a single slot, which then answers for itself; else once more after that side
+        was verified.
+        """
+        self._check()
+        record = find()
+        if record is None or not record._holds():
+            self._verify_linked()
+            self._check()
+            record = find()
+        return record
+
+    def _slots(self) -> dict[str, Slot]:
+        """The slots by path, in slot order."""
+        self._sync()
+        values, entries = self._values, self._entries
+        found = ((i, cast(Desc, values.slots[i]), entries[i]) for i in values.positions[self._number])
+        return {leaf_path(desc): Slot(position, desc, value) for position, desc, value in found}
+
+    def _only_slot(self) -> Slot:
+        slots = self._slots()
+        if len(slots) != 1:
+            raise SubclassError(
+                f"{self._desc} is a tensor subclass with {len(slots)} leaves ({', '.join(map(repr, slots))}), "
+                "and has no single node or position. Use .leaves or .nodes."
+            )
+        (slot,) = slots.values()
+        return slot
+
+
+@attrs.define(eq=False, repr=False)
+class Input(_Record[t.AOTInput, InputKind, fx.Node]):
+    """One input value of a graph: a parameter, a buffer, an argument of the user's; a tangent, a token, ..."""
+
+    _node: fx.Node
+    """The first placeholder."""
+
+    _grad_slot: Output | None = None
+    """The output that the gradient is in or would be, once asked for."""
+
+    @property
+    def node(self) -> fx.Node:
+        """The placeholder. Constant time.
+
+        Raises:
+            SubclassError: if there are several; ``nodes`` and ``leaves`` have them.
+        """
+        return self._node if self._holds() else cast(fx.Node, self._only_slot().value)
+
+    @property
+    def grad(self) -> Output | None:
+        """The output that is this input's gradient; ``None`` where the graph computes none (``grad_status`` says why)."""
+        slot, value = self._gradient()
+        return None if value is None else slot
+
+    @property
+    def grad_status(self) -> GradStatus:
+        """Whether the graph computes a gradient, was asked for one in vain, or wasn't asked."""
+        slot, value = self._gradient()
+        if slot is None:
+            return GradStatus.NOT_REQUESTED
+        return GradStatus.MISSING if value is None else GradStatus.PRESENT
+
+    @property
+    def mutation(self) -> Output | None:
+        """The output with this input's new value, if the program mutates it and the graph returns that."""
+        return self._linked(lambda: self._owner.output_record(self._owner.scan.mutations.get(self._number)))
+
+    @property
+    def tangent_of(self) -> Output | None:
+        """For a tangent, the output that it belongs to; ``None`` where that is in the forward graph, and for other inputs."""
+        return self._linked(lambda: self._owner.output_record(self._owner.scan.tangent_of.get(self._number)))
+
+    @property
+    def aliases(self) -> tuple[Input, ...]:
+        """The other inputs on the same storage with the same geometry, as tied weights are, in placeholder order.
+
+        Geometry is dtype, sizes, strides and offset. For a tensor subclass all its tensors must agree. Compares the fake
+        tensors of all inputs once per reading of the graph.
+        """
+        self._sync()
+        records = map(self._owner.input_record, self._owner.alias_numbers(self._number))
+        return tuple(record for record in records if record is not None)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any node, the output included, reads it."""
+        return any(node.users for node in self.nodes)
+
+    @property
+    def _values(self) -> Values[t.AOTInput, InputKind]:
+        return self._owner.scan.inputs
+
+    @property
+    def _entries(self) -> Sequence[object]:
+        return self._owner.scan.slots.placeholders
+
+    def _holds(self) -> bool:
+        node = self._node
+        return self._position != SEVERAL and node.meta.get("desc") is self._slot and not node._erased
+
+    def _verify(self) -> None:
+        self._owner.verify_inputs()
+
+    def _verify_linked(self) -> None:
+        self._owner.verify_outputs()
+
+    def _gradient(self) -> tuple[Output | None, object]:
+        """The output that the gradient is in or would be, and what is there. Constant time where there is one."""
+        slot = self._grad_slot
+        if slot is not None and self._holds():
+            value = slot._peek()
+            if value is not _UNSURE:
+                return slot, value
+        slot = self._grad_slot = self._linked(
+            lambda: self._owner.output_record(self._owner.scan.grads.get(self._number))
+        )
+        return slot, None if slot is None else slot._any_value()
+
+
+@attrs.define(eq=False, repr=False)
+class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
+    """One output value of a graph: a result of the user's, a gradient, a mutated input's new value, ..."""
+
+    @property
+    def value(self) -> object:
+        """What is in the only slot of the output list: a node, ``None`` or a constant. Constant time.
+
+        Raises:
+            SubclassError: if there are several slots; ``leaves`` has them.
+        """
+        value = self._peek()
+        return self._only_slot().value if value is _UNSURE else value
+
+    @property
+    def node(self) -> fx.Node | None:
+        """The node in the only slot; ``None`` where the graph returns ``None`` or a constant. Constant time.
+
+        Raises:
+            SubclassError: if there are several slots; ``nodes`` and ``leaves`` have them.
+        """
+        value = self.value
+        return value if isinstance(value, fx.Node) else None
+
+    @property
+    def tangent(self) -> Input | None:
+        """The input that is this output's tangent; ``None`` where it has none, or the backward graph takes it."""
+        return self._linked(lambda: self._owner.input_record(self._owner.scan.tangents.get(self._number)))
+
+    @property
+    def grad_of(self) -> Input | None:
+        """For a gradient, the input that it belongs to.
+
+        ``None`` where that input is in the forward graph (``desc.grad_of`` names it), for a gradient slot that holds
+        ``None``, and for other outputs.
+        """
+        if self._kind is OutputKind.GRAD and self._has_value():
+            return self._linked(lambda: self._owner.input_record(self._owner.scan.grad_of.get(self._number)))
+        return self._linked(lambda: None)
+
+    @property
+    def mutated_input(self) -> Input | None:
+        """For the new value of a mutated input, that input; ``None`` for other outputs."""
+        return self._linked(lambda: self._owner.input_record(self._owner.scan.mutated_input.get(self._number)))
+
+    @property
+    def _values(self) -> Values[t.AOTOutput, OutputKind]:
+        return self._owner.scan.outputs
+
+    @property
+    def _entries(self) -> Sequence[object]:
+        return self._owner.scan.slots.entries
+
+    def _holds(self) -> bool:
+        return self._peek() is not _UNSURE
+
+    def _peek(self) -> object:
+        """What is in the only slot if that is still what it was, told in constant time."""
+        slots, position = self._owner.scan.slots, self._position
+        output = slots.output
+        args, descs = output.args, output.meta.get("desc")
+        if args is slots.output_args and position != SEVERAL and descs.__class__ is list:
+            if len(descs) == len(slots.outputs) and descs[position] is self._slot:
+                return cast(Sequence[object], args[0])[position]
+        return _UNSURE
+
+    def _verify(self) -> None:
+        self._owner.verify_outputs()
+
+    def _verify_linked(self) -> None:
+        self._owner.verify_inputs()
+
+    def _any_value(self) -> object:
+        """What is in the first slot that holds anything; ``None`` if none does."""
+        value = self._peek()
+        if value is not _UNSURE:
+            return value
+        return next((slot.value for slot in self._slots().values() if slot.value is not None), None)
+
+    def _has_value(self) -> bool:
+        """Whether any slot holds anything."""
+        return self._any_value() is not None
+
+
+class InputGrad(NamedTuple):
+    """An input and its gradient."""
+
+    input: Input
+    grad: Output | None
+
+    def leaf_pairs(self) -> tuple[tuple[Leaf[fx.Node], Leaf[fx.Node | None]], ...]:
+        """The leaves of the input with those of its gradient, matched by path; ``()`` where there is no gradient.
+
+        Sizes and strides, which have no gradient, are left out.
+
+        Raises:
+            SubclassError: if the two have other paths; it shows both.
+        """
+        return () if self.grad is None else _match(self.input, self.grad)
+
+
+class OutputTangent(NamedTuple):
+    """An output and its tangent."""
+
+    output: Output
+    tangent: Input | None
+
+    def leaf_pairs(self) -> tuple[tuple[Leaf[fx.Node | None], Leaf[fx.Node]], ...]:
+        """The leaves of the output with those of its tangent, matched by path; ``()`` where there is no tangent.
+
+        Sizes and strides, which have no tangent, are left out.
+
+        Raises:
+            SubclassError: if the two have other paths; it shows both.
+        """
+        return () if self.tangent is None else _match(self.output, self.tangent)
+
+
+def _match(
+    one: _Record[Any, Any, Entry], other: _Record[Any, Any, OtherEntry]
+) -> tuple[tuple[Leaf[Entry], Leaf[OtherEntry]], ...]:
+    """Pair the leaves that are tensors by path."""
+    left, right = (
+        {p: leaf for p, leaf in side.leaves.items() if not is_size_or_stride(leaf.desc)} for side in (one, other)
+    )
+    if left.keys() != right.keys():
+        raise SubclassError(
+            f"{one.desc} has the leaves {[*left]} and {other.desc} has {[*right]}, which don't match one by one. "
+            "Pair them by hand, from .leaves of each."
+        )
+    return tuple((leaf, right[path]) for path, leaf in left.items())
+
+
+def _val(entry: object) -> Any:
+    """The ``meta["val"]`` of what is in a slot."""
+    return entry.meta.get("val") if isinstance(entry, fx.Node) else None

@@ -1,0 +1,258 @@
+"""One reading of a graph's calling convention: its slots gathered into values, and the values paired.
+
+Nothing here walks the interior of the graph: the cost is linear in the number of slots. Hashing a descriptor is the
+dearest step by far (it is recursive Python), so a reading hashes each input once and each gradient once.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from itertools import compress, count
+from operator import attrgetter, itemgetter
+from typing import Any, Generic, TypeVar, cast
+
+import attrs
+from torch import fx
+
+from jointgraph import _torch as t
+from jointgraph.descriptors import (
+    INPUT_KINDS,
+    OUTPUT_KINDS,
+    SUBCLASS_LAYERS,
+    GraphKind,
+    InputKind,
+    OutputKind,
+    SavedForBackwardsAOTInput,
+    base_of,
+    leaf_path,
+)
+from jointgraph.exceptions import Fault, JointGraphError, malformed
+from jointgraph.slots import RECAPTURE, Slots, read_slots
+
+Desc = TypeVar("Desc", t.AOTInput, t.AOTOutput)
+Kind = TypeVar("Kind", InputKind, OutputKind)
+
+_FORWARD_OUTPUTS = {
+    OutputKind.PLAIN,
+    OutputKind.INPUT_MUTATION,
+    OutputKind.METADATA_MUTATION,
+    OutputKind.INTERMEDIATE_BASE,
+}
+
+
+@attrs.define(eq=False, slots=False)  # A cached property needs a __dict__.
+class Values(Generic[Desc, Kind]):
+    """The values on one side of a graph, numbered in the order of their first slots."""
+
+    slots: Sequence[Desc | None]
+    """The descriptor of each slot."""
+    slot_count: int
+    """How many slots have a descriptor."""
+    descs: Sequence[Desc]
+    """The base descriptor of each value."""
+    by_kind: Mapping[Kind, Sequence[int]]
+    """The numbers of the values of each kind, in order."""
+    by_class: Mapping[type, Sequence[int]]
+    """The numbers of the values of each descriptor class, in order."""
+
+    @cached_property
+    def positions(self) -> Sequence[tuple[int, ...]]:
+        """The positions of each value's slots, in order."""
+        if len(self.descs) == self.slot_count:
+            return list(zip(compress(count(), self.slots)))
+        groups: dict[Desc, list[int]] = {desc: [] for desc in self.descs}
+        for position, slot in enumerate(self.slots):
+            if slot is not None:
+                groups[cast(Desc, base_of(slot))].append(position)
+        return list(map(tuple, groups.values()))
+
+    @cached_property
+    def number(self) -> dict[Desc, int]:
+        """Base descriptor → the value's number. Hashes every descriptor, when first asked."""
+        return dict(zip(self.descs, count()))
+
+    @cached_property
+    def kinds(self) -> Sequence[Kind]:
+        """The kind of each value."""
+        numbered = ((number, kind) for kind, numbers in self.by_kind.items() for number in numbers)
+        return [kind for _, kind in sorted(numbered, key=itemgetter(0))]
+
+    def of_kind(self, kind: Kind) -> Sequence[int]:
+        """The numbers of the values of one kind, in order."""
+        return self.by_kind.get(kind, ())
+
+    def of_class(self, cls: type) -> Sequence[int]:
+        """The numbers of the values whose descriptor is of a class, in order."""
+        return sorted(n for own, numbers in self.by_class.items() if issubclass(own, cls) for n in numbers)
+
+
+@attrs.define(eq=False, slots=False)
+class Scan:
+    """A graph's slots, its values, and which belong together, by their numbers."""
+
+    slots: Slots
+    inputs: Values[t.AOTInput, InputKind]
+    outputs: Values[t.AOTOutput, OutputKind]
+    kind: GraphKind
+    grads: Mapping[int, int]
+    """Input → the output that is its gradient."""
+    tangents: Mapping[int, int]
+    """Output → the input that is its tangent."""
+    mutations: Mapping[int, int]
+    """Input → the output that is its new value."""
+
+    @cached_property
+    def grad_of(self) -> dict[int, int]:
+        """Output → the input that it is the gradient of."""
+        return {output: input for input, output in self.grads.items()}
+
+    @cached_property
+    def tangent_of(self) -> dict[int, int]:
+        """Input → the output that it is the tangent of."""
+        return {input: output for output, input in self.tangents.items()}
+
+    @cached_property
+    def mutated_input(self) -> dict[int, int]:
+        """Output → the input whose new value it is."""
+        return {output: input for input, output in self.mutations.items()}
+
+
+def read(
+    graph: fx.Graph,
+    input_kind: Callable[[t.AOTInput], InputKind] | None = None,
+    output_kind: Callable[[t.AOTOutput], OutputKind] | None = None,
+) -> Scan:
+    """Read the calling convention of ``graph``, which is not changed.
+
+    Args:
+        graph: a joint, forward, backward or inference graph with descriptors.
+        input_kind: tells the kind of an input from its base descriptor, where the class doesn't.
+        output_kind: likewise for outputs.
+
+    Raises:
+        MalformedGraphError: with every fault of the graph; a `MissingDescriptorError` if one is a missing descriptor.
+    """
+    slots, faults = read_slots(graph)
+    inputs = _gather(slots.inputs, INPUT_KINDS, input_kind)
+    outputs = _gather(slots.outputs, OUTPUT_KINDS, output_kind)
+    forward = {  # What can have a tangent; gradients are hashed once only, by what they are of.
+        outputs.descs[number]: number
+        for kind, numbers in outputs.by_kind.items()
+        if kind is not OutputKind.GRAD
+        for number in numbers
+    }
+    grads, no_inputs = _links(outputs, OutputKind.GRAD, "grad_of", inputs.number)
+    tangents, no_outputs = _links(inputs, InputKind.TANGENT, "output", forward)
+    mutations, _ = _links(outputs, OutputKind.INPUT_MUTATION, "mutated_input", inputs.number)
+    scan = Scan(slots, inputs, outputs, _graph_kind(inputs, outputs), grads, tangents, mutations)
+
+    if scan.kind is not GraphKind.BACKWARD and inputs.of_kind(InputKind.SAVED):
+        faults = missing_inputs(slots) + faults
+    if len(inputs.number) < inputs.slot_count:  # Or an input has several leaves, and nothing clashes.
+        faults += _clashes(slots.inputs, slots.input_label)
+    if len(forward) + len(grads) + len(no_inputs) < outputs.slot_count:
+        faults += _clashes(slots.outputs, slots.output_label)
+    if scan.kind is GraphKind.JOINT:
+        faults += _strangers(no_outputs, "tangent", "output", inputs, slots.input_label)
+        faults += _strangers(no_inputs, "gradient", "input", outputs, slots.output_label)
+    if faults:
+        raise malformed(faults)
+    return scan
+
+
+def _gather(
+    slots: Sequence[Desc | None], kinds: Mapping[type, Kind], kind_of: Callable[[Desc], Kind] | None
+) -> Values[Desc, Kind]:
+    """Gather the slots of each base descriptor into one value, and the values by kind."""
+    descs = cast(list[Desc], list(filter(None, slots)))
+    slot_count = len(descs)
+    by_class = _group_by(type, descs)
+    if any(issubclass(cls, SUBCLASS_LAYERS) for cls in by_class):
+        descs = list(dict.fromkeys(cast(Desc, base_of(desc)) for desc in descs))
+        by_class = _group_by(type, descs)
+    if kind_of:
+        by_kind = _group_by(kind_of, descs)
+    else:
+        by_kind = defaultdict(list)
+        for cls, numbers in by_class.items():
+            by_kind[kinds[cls]] = sorted(by_kind[kinds[cls]] + numbers)
+    return Values(slots, slot_count, descs, by_kind, by_class)
+
+
+def _group_by(key: Callable[[Desc], Any], descs: Sequence[Desc]) -> defaultdict[Any, list[int]]:
+    """The numbers of ``descs`` by their key."""
+    groups: defaultdict[Any, list[int]] = defaultdict(list)
+    for number, desc in enumerate(descs):
+        groups[key(desc)].append(number)
+    return groups
+
+
+def _graph_kind(inputs: Values[t.AOTInput, InputKind], outputs: Values[t.AOTOutput, OutputKind]) -> GraphKind:
+    """Tell the graph's kind from what it takes and returns."""
+    if inputs.of_kind(InputKind.TANGENT) or outputs.of_kind(OutputKind.GRAD):
+        return GraphKind.JOINT if any(map(outputs.of_kind, _FORWARD_OUTPUTS)) else GraphKind.BACKWARD
+    return GraphKind.FORWARD if outputs.of_kind(OutputKind.SAVED) else GraphKind.INFERENCE
+
+
+def _links(
+    values: Values[Desc, Kind], kind: Kind, field: str, number_of: Mapping[Any, int]
+) -> tuple[dict[int, int], dict[object, int]]:
+    """For the values of a kind, whose descriptors name their owner in ``field``: the owner's number → theirs.
+
+    Owners that ``number_of`` doesn't know come second, by descriptor.
+    """
+    numbers = values.of_kind(kind)
+    try:
+        owners = list(map(attrgetter(field), map(values.descs.__getitem__, numbers)))
+    except AttributeError as error:
+        raise JointGraphError(
+            f"{type(error.obj).__name__} was given the kind {kind}, but its descriptors have no {field!r} to say to whom "
+            "they belong. Add that field, or give the class another kind."
+        ) from error
+    known = dict(zip(map(number_of.get, owners), numbers))
+    if None not in known:
+        return cast(dict[int, int], known), {}
+    del known[None]
+    return cast(dict[int, int], known), {o: n for o, n in zip(owners, numbers) if o not in number_of}
+
+
+def missing_inputs(slots: Slots) -> list[Fault]:
+    """The placeholders without a descriptor."""
+    return [
+        Fault(slots.input_label(position), 'its meta["desc"] is missing.', RECAPTURE, missing_descriptor=True)
+        for position, desc in enumerate(slots.inputs)
+        if type(desc) is SavedForBackwardsAOTInput
+    ]
+
+
+def _clashes(slots: Sequence[t.AOTInput] | Sequence[t.AOTOutput | None], label: Callable[[int], str]) -> list[Fault]:
+    """The slots that describe what an earlier slot describes already."""
+    faults = []
+    first: dict[t.AOTInput | t.AOTOutput, dict[str, int]] = {}
+    for position, desc in enumerate(slots):
+        if desc is None:
+            continue
+        base, path = base_of(desc), leaf_path(desc)
+        leaves = first.setdefault(base, {})
+        if path in leaves:
+            rule = f"it has the same descriptor as {label(leaves[path])}: {desc}."
+            faults.append(Fault(label(position), rule, "Give each slot its own."))
+        elif leaves and "" in (path, *leaves):
+            rule = f"its descriptor {desc} clashes with {label(next(iter(leaves.values())))}: a value is one slot or leaves."
+            faults.append(Fault(label(position), rule, f"Keep {base} itself, or its leaves."))
+        leaves.setdefault(path, position)
+    return faults
+
+
+def _strangers(
+    owners: Mapping[object, int], what: str, whose: str, values: Values[Desc, Kind], label: Callable[[int], str]
+) -> list[Fault]:
+    """The gradients or tangents of what is no value of this graph."""
+    return [
+        Fault(
+            label(values.positions[number][0]),
+            f"it is the {what} of {owner}, which is no {whose} of this joint graph.",
+            f"Remove the {what}, or put the {whose} back.",
+        )
+        for owner, number in owners.items()
+    ]

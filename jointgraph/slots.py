@@ -1,0 +1,178 @@
+"""The slots of a graph's calling convention, as they stand: its placeholders, and the entries of its output list."""
+
+from collections.abc import Sequence
+from typing import TypeGuard, cast
+
+import attrs
+from torch import fx
+
+from jointgraph import _torch as t
+from jointgraph.descriptors import OUTPUT_KINDS, OutputKind, SavedForBackwardsAOTInput
+from jointgraph.exceptions import Fault, malformed
+
+RECAPTURE = (
+    "Index the graph as AOTAutograd made it, before what lost its descriptors (pickling, retracing with make_fx and "
+    "fx.Transformer do), or write them back."
+)
+"""The way out of a missing descriptor."""
+_FLATTEN = "Return one flat list."
+_DESCRIBE = 'Write its descriptor into the output node\'s meta["desc"], at the same position.'
+_NESTS = (list, tuple, dict, slice)
+_OUTPUTS = (t.AOTOutput, type(None))
+
+
+@attrs.define(eq=False)
+class Slots:
+    """Placeholders and output entries with their descriptors, as they were when read."""
+
+    placeholders: list[fx.Node]
+    inputs: list[t.AOTInput]
+    """The descriptor of each placeholder, subclass layers included."""
+    output: fx.Node
+    """The output node."""
+    output_args: object
+    """``output.args``: FX makes a new object whenever the output list changes."""
+    outputs: list[t.AOTOutput | None]
+    """The descriptor of each output entry, subclass layers included."""
+
+    @property
+    def entries(self) -> Sequence[object]:
+        """What the graph returns now: nodes, ``None`` and constants."""
+        return cast(Sequence[object], self.output.args[0])
+
+    def inputs_changed(self) -> str:
+        """How the placeholders differ from what was read, ``""`` if they don't. Reads each of them."""
+        nodes = self.output.graph.find_nodes(op="placeholder")
+        if nodes != self.placeholders:
+            return "placeholders were added, removed or moved"
+        return "" if _descriptors(nodes) == self.inputs else "a placeholder has another descriptor"
+
+    def outputs_changed(self) -> str:
+        """How the output list differs from what was read, ``""`` if it doesn't.
+
+        An entry that was swapped for another is no change. Compares two lists by identity at C speed: a microsecond for
+        a thousand outputs.
+        """
+        if self.output._erased:
+            return "the output node was erased"
+        if self.output.args is not self.output_args:
+            entries = self.output.args[0]
+            if not _is_list(entries) or len(entries) != len(self.outputs):
+                return "outputs were added or removed"
+            self.output_args = self.output.args
+        descs = self.output.meta.get("desc")
+        return "" if _is_list(descs) and [*descs] == self.outputs else "the outputs have other descriptors"
+
+    def input_label(self, position: int) -> str:
+        """The placeholder at ``position``, for messages."""
+        return f"placeholder {self.placeholders[position].name}"
+
+    def output_label(self, position: int) -> str:
+        """The output entry at ``position``, for messages."""
+        return _output_label(position, self.entries[position])
+
+
+def read_slots(graph: fx.Graph) -> tuple[Slots, list[Fault]]:
+    """Read the slots of ``graph``, and what is wrong with each of them.
+
+    Where there are faults, the slots hold what could be read: enough to look for more. That a placeholder has no
+    descriptor is not judged here, as a backward graph may have such.
+
+    Raises:
+        MalformedGraphError: if there is no output list to read.
+    """
+    placeholders = graph.find_nodes(op="placeholder")
+    inputs = _descriptors(placeholders)
+    faults = []
+    if not all(issubclass(cls, t.AOTInput) for cls in set(map(type, inputs))):
+        for position, desc in enumerate(inputs):
+            if not isinstance(desc, t.AOTInput):
+                faults.append(_foreign(f"placeholder {placeholders[position].name}", desc, "AOTInput"))
+                inputs[position] = SavedForBackwardsAOTInput(placeholders[position].name)
+
+    output = _find_output(graph)
+    outputs, output_faults = _read_outputs(output)
+    slots = Slots(placeholders, inputs, output, output.args, outputs)
+    return slots, faults + output_faults
+
+
+def _descriptors(placeholders: Sequence[fx.Node]) -> list[t.AOTInput]:
+    """The placeholders' descriptors; where there is none, the one that jointgraph files the placeholder under."""
+    try:
+        return [node.meta["desc"] for node in placeholders]
+    except KeyError:
+        return [node.meta.get("desc") or SavedForBackwardsAOTInput(node.name) for node in placeholders]
+
+
+def _find_output(graph: fx.Graph) -> fx.Node:
+    """The output node, which must return a list."""
+    nodes = graph.find_nodes(op="output")
+    if len(nodes) != 1:
+        fault = Fault(
+            "graph", f"it has {len(nodes)} output nodes, and must have one.", "Call graph.output([...]) once."
+        )
+        raise malformed([fault])
+    output = cast(fx.Node, nodes[0])
+    if not output.args or not _is_list(output.args[0]):
+        returned = output.args[0] if output.args else "nothing"
+        raise malformed([Fault("output", f"it returns {returned}, and must return a list.", "Return [...] instead.")])
+    return output
+
+
+def _read_outputs(output: fx.Node) -> tuple[list[t.AOTOutput | None], list[Fault]]:
+    """The descriptors of the output entries, those that can be read, and what is wrong with the entries."""
+    entries, descs = cast(Sequence[object], output.args[0]), output.meta.get("desc")
+    faults = []
+    if any(issubclass(cls, _NESTS) for cls in set(map(type, entries))):
+        faults += [
+            Fault(
+                _output_label(position, entry), "it is nested; each entry must be a node, a constant or None.", _FLATTEN
+            )
+            for position, entry in enumerate(entries)
+            if isinstance(entry, _NESTS)
+        ]
+    if not _is_list(descs):
+        rule = 'its meta["desc"] is missing.' if descs is None else f'its meta["desc"] is {descs!r}, no list.'
+        return [], [*faults, Fault("output", rule, RECAPTURE, missing_descriptor=True)]
+    if len(descs) != len(entries):
+        return [], [*faults, _counts_differ(entries, descs)]
+    descs, classes = list(descs), set(map(type, descs))
+    if not all(issubclass(cls, _OUTPUTS) for cls in classes):
+        for position, desc in enumerate(descs):
+            if not isinstance(desc, _OUTPUTS):
+                faults.append(_foreign(_output_label(position, entries[position]), desc, "AOTOutput"))
+                descs[position] = None
+    elif type(None) in classes:
+        faults += [
+            Fault(
+                _output_label(position, entry), "it has a value and no descriptor.", _DESCRIBE, missing_descriptor=True
+            )
+            for position, (entry, desc) in enumerate(zip(entries, descs))
+            if desc is None and entry is not None
+        ]
+    return descs, faults
+
+
+def _counts_differ(entries: Sequence[object], descs: Sequence[object]) -> Fault:
+    """The fault of an output list whose descriptors can't be told apart, as there are more or fewer of them."""
+    tokens = sum(OUTPUT_KINDS[type(desc)] is OutputKind.TOKEN for desc in descs)
+    remedy = "Give each entry its own descriptor, None where there is nothing to describe."
+    if tokens and len(descs) == len(entries) + tokens:
+        remedy = (
+            "The surplus are the effect tokens, whose outputs torch takes off without their descriptors when it partitions "
+            "with unlift_effect_tokens: drop those descriptors."
+        )
+    return Fault("output", f"it has {len(entries)} entries and {len(descs)} descriptors.", remedy)
+
+
+def _foreign(where: str, desc: object, base: str) -> Fault:
+    return Fault(where, f'its meta["desc"] is {desc!r}, which is no {base}.', f"Write a subclass of {base}.")
+
+
+def _output_label(position: int, entry: object) -> str:
+    """One output entry, for messages."""
+    return f"output[{position}] ({entry})"
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, (list, tuple))
