@@ -18,7 +18,9 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from jointgraph.index import JointGraphIndex
-    from jointgraph.records import Input, InputGrad, Leaf, Output, OutputTangent
+    from jointgraph.leaves import Leaf
+    from jointgraph.pairs import InputGrad, OutputTangent
+    from jointgraph.records import Input, Output
 
 __all__ = [
     "Fault",
@@ -52,7 +54,9 @@ _HOMES = {
         "UnknownNameError",
     ),
     "index": ("JointGraphIndex",),
-    "records": ("Input", "InputGrad", "Leaf", "Output", "OutputTangent"),
+    "leaves": ("Leaf",),
+    "pairs": ("InputGrad", "OutputTangent"),
+    "records": ("Input", "Output"),
 }
 
 

@@ -47,6 +47,34 @@ SavedForBackwardsNoVcCheckAOTOutput: type[AOTOutput] | None = getattr(
 """Saved without a version counter check; ``None`` before torch 2.13, which brought it."""
 
 
+def captured_arguments(joint: object) -> dict[AOTInput, AOTInput] | None:
+    """Every argument of a captured module → the descriptor of the input that carries it.
+
+    That is the argument's own, or that of the same tensor under another name, or of the base that several views were
+    replaced by. Torch keeps this in a ``JointWithDescriptors``; ``None`` for anything else.
+    """
+    capture, state = getattr(joint, "_aot_graph_capture", None), getattr(joint, "_aot_state", None)
+    if capture is None or state is None:
+        return None
+    wrappers = {type(wrapper).__name__: wrapper for wrapper in capture.wrappers}
+    dedupe, bases = wrappers.get("AOTDedupeWrapper"), wrappers.get("AOTSyntheticBaseWrapper")
+    carriers = list(state.flat_args_descs)
+    # From the graph's inputs back to the module's arguments: each wrapper lists what its inputs became.
+    base_groups = getattr(bases, "base_groups", {})
+    if base_groups:
+        others = getattr(bases, "other_arg_indices", [])
+        at = {old: new for new, olds in base_groups.items() for old in olds}
+        at |= {old: len(base_groups) + new for new, old in enumerate(others)}
+        carriers = [carriers[at[old]] for old in sorted(at)]
+    dupes = getattr(dedupe, "add_dupe_map", [])
+    if dupes:
+        carriers = [carriers[new] for new in dupes]
+    arguments: list[AOTInput] = [ParamAOTInput(name) for name in getattr(joint, "params_spec", ())]
+    arguments += [BufferAOTInput(name) for name in getattr(joint, "buffers_spec", ())]
+    arguments += [PlainAOTInput(idx) for idx in range(len(carriers) - len(arguments))]
+    return dict(zip(arguments, carriers))
+
+
 def storage_and_geometry(tensor: torch.Tensor) -> Hashable:
     """What two tensors that are the same bytes seen the same way have in common; symbolic sizes are not guarded on."""
     try:
@@ -93,5 +121,6 @@ __all__ = [
     "SyntheticBaseAOTInput",
     "TangentAOTInput",
     "ViewBaseAOTInput",
+    "captured_arguments",
     "storage_and_geometry",
 ]

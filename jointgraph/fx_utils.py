@@ -8,7 +8,8 @@ Beyond that:
 - on tensor subclasses they raise a `SubclassError` where torch raises ``RuntimeError``. `JointGraphIndex` answers there.
 """
 
-from itertools import compress, count
+from collections.abc import Mapping
+from itertools import compress
 from typing import Any, TypeVar, cast
 
 from torch import fx
@@ -18,7 +19,7 @@ from jointgraph.descriptors import InputKind
 from jointgraph.exceptions import SubclassError, UnknownNameError, malformed
 from jointgraph.index import JointGraphIndex
 from jointgraph.interface import Filters, Interface
-from jointgraph.scan import missing_inputs
+from jointgraph.scan import Values, missing_inputs
 
 __all__ = [
     "get_all_input_and_grad_nodes",
@@ -33,9 +34,9 @@ __all__ = [
 ]
 
 Desc = TypeVar("Desc", bound=t.AOTInput | t.AOTOutput)
-SubDesc = TypeVar("SubDesc", bound=t.AOTInput | t.AOTOutput)
-Pairs = dict[Desc, tuple[fx.Node, fx.Node | None]]
-"""Torch types the first node so; of an output it may be ``None`` or a constant all the same."""
+Pair = tuple[fx.Node, fx.Node | None]
+"""As torch has it; an output's first may be ``None`` or a constant all the same."""
+Pairs = dict[Desc, Pair]
 
 
 def get_all_input_and_grad_nodes(g: fx.Graph | JointGraphIndex) -> Pairs[t.DifferentiableAOTInput]:
@@ -52,8 +53,7 @@ def get_all_input_and_grad_nodes(g: fx.Graph | JointGraphIndex) -> Pairs[t.Diffe
         MalformedGraphError: if the graph breaks a rule; a ``KeyError`` and an ``AssertionError``.
         UnknownNameError: a ``KeyError``, for a gradient whose input is in the forward graph, or is a tensor subclass.
     """
-    interface = _interface(g)
-    return interface.kept_for_entries("input pairs", lambda: _input_pairs(interface)).copy()
+    return _input_pairs(_interface(g)).copy()
 
 
 def get_all_output_and_tangent_nodes(g: fx.Graph | JointGraphIndex) -> Pairs[t.DifferentiableAOTOutput]:
@@ -69,13 +69,13 @@ def get_all_output_and_tangent_nodes(g: fx.Graph | JointGraphIndex) -> Pairs[t.D
         MalformedGraphError: if the graph breaks a rule; a ``KeyError`` and an ``AssertionError``.
         UnknownNameError: a ``KeyError``, for a tangent whose output is in the forward graph, or is a tensor subclass.
     """
-    interface = _interface(g)
-    return interface.kept_for_entries("output pairs", lambda: _output_pairs(interface)).copy()
+    return _output_pairs(_interface(g)).copy()
 
 
 def get_param_and_grad_nodes(graph: fx.Graph | JointGraphIndex) -> Pairs[t.ParamAOTInput]:
     """Every parameter → its node, and the node of its gradient or ``None``. See `get_all_input_and_grad_nodes`."""
-    return _of_class(get_all_input_and_grad_nodes(graph), t.ParamAOTInput)
+    interface = _interface(graph)
+    return _of_class(_input_pairs(interface), interface.scan.inputs, t.ParamAOTInput)
 
 
 def get_plain_input_and_grad_nodes(graph: fx.Graph | JointGraphIndex) -> Pairs[t.PlainAOTInput]:
@@ -83,12 +83,14 @@ def get_plain_input_and_grad_nodes(graph: fx.Graph | JointGraphIndex) -> Pairs[t
 
     See `get_all_input_and_grad_nodes`.
     """
-    return _of_class(get_all_input_and_grad_nodes(graph), t.PlainAOTInput)
+    interface = _interface(graph)
+    return _of_class(_input_pairs(interface), interface.scan.inputs, t.PlainAOTInput)
 
 
 def get_plain_output_and_tangent_nodes(graph: fx.Graph | JointGraphIndex) -> Pairs[t.PlainAOTOutput]:
     """Every result of the user's → its node, and its tangent's node or ``None``. See `get_all_output_and_tangent_nodes`."""
-    return _of_class(get_all_output_and_tangent_nodes(graph), t.PlainAOTOutput)
+    interface = _interface(graph)
+    return _of_class(_output_pairs(interface), interface.scan.outputs, t.PlainAOTOutput)
 
 
 def get_named_param_nodes(graph: fx.Graph | JointGraphIndex) -> dict[str, fx.Node]:
@@ -101,7 +103,8 @@ def get_named_param_nodes(graph: fx.Graph | JointGraphIndex) -> dict[str, fx.Nod
         SubclassError: a ``RuntimeError``, if any input is a leaf of a tensor subclass.
         MalformedGraphError: if the graph breaks a rule; a ``KeyError`` and an ``AssertionError``.
     """
-    return {desc.target: node for desc, node in _nodes_of_class(graph, t.ParamAOTInput)}
+    descs, nodes = _inputs_of_class(graph, t.ParamAOTInput)
+    return {desc.target: node for desc, node in zip(descs, nodes)}
 
 
 def get_named_buffer_nodes(graph: fx.Graph | JointGraphIndex) -> dict[str, fx.Node]:
@@ -109,17 +112,18 @@ def get_named_buffer_nodes(graph: fx.Graph | JointGraphIndex) -> dict[str, fx.No
 
     Raises as `get_named_param_nodes` does.
     """
-    return {desc.target: node for desc, node in _nodes_of_class(graph, t.BufferAOTInput)}
+    descs, nodes = _inputs_of_class(graph, t.BufferAOTInput)
+    return {desc.target: node for desc, node in zip(descs, nodes)}
 
 
 def get_param_nodes(graph: fx.Graph | JointGraphIndex) -> list[fx.Node]:
     """The nodes of the parameters in placeholder order. Raises as `get_named_param_nodes` does."""
-    return [node for _, node in _nodes_of_class(graph, t.ParamAOTInput)]
+    return _inputs_of_class(graph, t.ParamAOTInput)[1]
 
 
 def get_buffer_nodes(graph: fx.Graph | JointGraphIndex) -> list[fx.Node]:
     """The nodes of the buffers in placeholder order. Raises as `get_named_param_nodes` does."""
-    return [node for _, node in _nodes_of_class(graph, t.BufferAOTInput)]
+    return _inputs_of_class(graph, t.BufferAOTInput)[1]
 
 
 def _interface(graph: fx.Graph | JointGraphIndex) -> Interface:
@@ -135,13 +139,18 @@ def _interface(graph: fx.Graph | JointGraphIndex) -> Interface:
 
 
 def _input_pairs(interface: Interface) -> Pairs[t.DifferentiableAOTInput]:
+    return interface.kept_for_entries("input pairs", lambda: _pair_inputs(interface))
+
+
+def _output_pairs(interface: Interface) -> Pairs[t.DifferentiableAOTOutput]:
+    return interface.kept_for_entries("output pairs", lambda: _pair_outputs(interface))
+
+
+def _pair_inputs(interface: Interface) -> Pairs[t.DifferentiableAOTInput]:
     scan = interface.scan
-    entries, nodes = scan.slots.entries, scan.slots.placeholders
-    if interface.is_plain and len(scan.grads) == len(scan.outputs.of_class(t.GradAOTOutput)):
-        # All links are known by number: nothing but the keys is hashed.
-        grads = {number: entries[scan.outputs.positions[output][0]] for number, output in scan.grads.items()}
-        pairs = dict(zip(scan.inputs.descs, zip(nodes, map(grads.get, range(len(nodes))))))
-        return _of_class(cast("Pairs[t.AOTInput]", pairs), t.DifferentiableAOTInput)
+    linked = len(scan.grads) - scan.grads.count(None) == len(scan.outputs.of_class(t.GradAOTOutput))
+    if linked and interface.is_plain and scan.args is scan.slots.output.args:
+        return _of_class(cast(Mapping[Any, Pair], scan.pairs), scan.inputs, t.DifferentiableAOTInput)
 
     found: dict[t.AOTInput, tuple[fx.Node, object]] = {}
     for node, desc in interface.input_slots():
@@ -158,14 +167,16 @@ def _input_pairs(interface: Interface) -> Pairs[t.DifferentiableAOTInput]:
     return cast("Pairs[t.DifferentiableAOTInput]", found)
 
 
-def _output_pairs(interface: Interface) -> Pairs[t.DifferentiableAOTOutput]:
+def _pair_outputs(interface: Interface) -> Pairs[t.DifferentiableAOTOutput]:
     scan = interface.scan
-    entries, nodes = scan.slots.entries, scan.slots.placeholders
-    if interface.is_plain and len(scan.tangents) == len(scan.inputs.of_class(t.TangentAOTInput)):
-        tangents = {number: nodes[input] for number, input in scan.tangents.items()}
-        described = compress(entries, scan.slots.outputs)
-        pairs = dict(zip(scan.outputs.descs, zip(described, map(tangents.get, count()))))
-        return _of_class(cast("Pairs[t.AOTOutput]", pairs), t.DifferentiableAOTOutput)
+    linked = len(scan.tangents) == len(scan.inputs.of_class(t.TangentAOTInput))
+    if linked and interface.is_plain:
+        tangents: list[fx.Node | None] = [None] * len(scan.outputs.descs)
+        for number, tangent in scan.tangents.items():
+            tangents[number] = scan.slots.placeholders[tangent]
+        entries = compress(scan.slots.entries, scan.slots.outputs)
+        pairs = cast(Mapping[Any, Pair], dict(zip(scan.outputs.descs, zip(entries, tangents))))
+        return _of_class(pairs, scan.outputs, t.DifferentiableAOTOutput)
 
     found: dict[t.AOTOutput, tuple[object, fx.Node | None]] = {}
     for entry, slot in interface.output_slots():
@@ -182,24 +193,33 @@ def _output_pairs(interface: Interface) -> Pairs[t.DifferentiableAOTOutput]:
     return cast("Pairs[t.DifferentiableAOTOutput]", found)
 
 
-def _of_class(pairs: Pairs[Any], cls: type[Desc]) -> Pairs[Desc]:
-    """Those of ``pairs``, a new dictionary, whose key is of a class."""
-    others = [desc for desc in pairs if not isinstance(desc, cls)]
-    if len(others) > len(pairs) // 2:
-        return {desc: pair for desc, pair in pairs.items() if isinstance(desc, cls)}
-    kept = pairs.copy()  # Which hashes no descriptor again.
-    for desc in others:
-        del kept[desc]
+def _of_class(pairs: Mapping[Any, Pair], values: Values[Any, Any], cls: type[Desc]) -> Pairs[Desc]:
+    """Those of ``pairs`` whose key is of a class, in a new dictionary."""
+    wanted, descs = values.of_class(cls), values.descs
+    if 2 * len(wanted) < len(descs):
+        return {descs[number]: pairs[descs[number]] for number in wanted if descs[number] in pairs}
+    kept = dict(pairs)  # A copy hashes nothing again.
+    for number in values.not_of_class(cls):
+        kept.pop(descs[number], None)
     return kept
 
 
-def _nodes_of_class(graph: fx.Graph | JointGraphIndex, cls: type[Desc]) -> list[tuple[Desc, fx.Node]]:
-    """The placeholders whose descriptor is of a class, with that."""
-    slots = list(_interface(graph).input_slots())
+def _inputs_of_class(graph: fx.Graph | JointGraphIndex, cls: type[Desc]) -> tuple[list[Desc], list[fx.Node]]:
+    """The descriptors of a class among the placeholders, and the placeholders that have them."""
+    interface = _interface(graph)
+    if interface.is_plain:
+        numbers, descs, nodes = (
+            interface.scan.inputs.of_class(cls),
+            interface.scan.inputs.descs,
+            interface.scan.slots.placeholders,
+        )
+        return list(map(cast(Any, descs).__getitem__, numbers)), [nodes[number] for number in numbers]
+    slots = interface.input_slots()
     for _, desc in slots:
         if isinstance(desc, t.SubclassGetAttrAOTInput):
             raise _refusal(desc)
-    return [(desc, node) for node, desc in slots if isinstance(desc, cls)]
+    found = [(desc, node) for node, desc in slots if isinstance(desc, cls)]
+    return [desc for desc, _ in found], [node for _, node in found]
 
 
 def _refusal(desc: t.AOTInput | t.AOTOutput) -> SubclassError:

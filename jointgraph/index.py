@@ -1,17 +1,19 @@
 """`JointGraphIndex`: what a pass asks about the inputs and outputs of a graph."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, overload
 
 import attrs
-from torch import fx
+from torch import fx, nn
 
 from jointgraph import _torch as t
 from jointgraph.descriptors import INPUT_KINDS, OUTPUT_KINDS, GraphKind, InputKind, OutputKind, is_carried, name_of
 from jointgraph.exceptions import JointGraphError, StaleIndexError, UnknownNameError
 from jointgraph.interface import Filters, Interface
-from jointgraph.missing import unknown
-from jointgraph.records import Input, InputGrad, Output, OutputTangent
+from jointgraph.missing import Origin, unknown, why_missing
+from jointgraph.pairs import InputGrad, OutputTangent
+from jointgraph.records import Input, Output
 from jointgraph.views import View
 
 
@@ -21,10 +23,6 @@ class HasGraphModule(Protocol):
     @property
     def graph_module(self) -> fx.GraphModule:
         """The graph module."""
-
-
-def _itself(record: Any) -> Any:
-    return record
 
 
 def _desc(record: Input | Output) -> t.AOTInput | t.AOTOutput:
@@ -61,18 +59,22 @@ class JointGraphIndex:
     answer by the descriptor alone.
     """
 
-    def __init__(self, graph: fx.Graph | fx.GraphModule | HasGraphModule) -> None:
+    def __init__(self, graph: fx.Graph | fx.GraphModule | HasGraphModule, *, module: nn.Module | None = None) -> None:
         """Index a graph.
 
         Args:
             graph: an FX graph with descriptors, a graph module of one, or the ``JointWithDescriptors`` that
-                ``aot_export_joint_with_descriptors`` returns. It is not changed.
+                ``aot_export_joint_with_descriptors`` returns. It is not changed. The last one also knows which arguments
+                AOTAutograd merged, so that asking for one of these says where it went.
+            module: the module that was captured, for its tied names: in ``params`` and ``buffers``, a name that the
+                capture dropped then finds the value under the name that it kept.
 
         Raises:
-            MalformedGraphError: if the graph breaks a rule; it lists all that it breaks. A `MissingDescriptorError` if one
-                of them is a missing descriptor.
+            MalformedGraphError: if the graph breaks a rule; it lists all that it breaks. A `MissingDescriptorError` if
+                one of these is a missing descriptor.
         """
         self._interface = Interface(_graph_of(graph), _overrides(self))
+        self._origin = Origin(module, graph)
         self._views: dict[str, View[Any, Any]] = {}
 
     def keeps_input(self, desc: t.AOTInput) -> bool:
@@ -123,12 +125,12 @@ class JointGraphIndex:
     @property
     def params(self) -> Mapping[str, Input]:
         """The parameters by fully qualified name, in placeholder order (torch: ``get_named_param_nodes``)."""
-        return self._input_view("params", InputKind.PARAM, _name)
+        return self._input_view("params", InputKind.PARAM, _name, also=self._origin.tied)
 
     @property
     def buffers(self) -> Mapping[str, Input]:
         """The buffers by fully qualified name, in placeholder order (torch: ``get_named_buffer_nodes``)."""
-        return self._input_view("buffers", InputKind.BUFFER, _name)
+        return self._input_view("buffers", InputKind.BUFFER, _name, also=self._origin.tied)
 
     @property
     def plain_inputs(self) -> Mapping[int, Input]:
@@ -151,7 +153,7 @@ class JointGraphIndex:
 
         In a backward graph, those inputs may be inputs of the forward graph only.
         """
-        return self._output_view("grads", OutputKind.GRAD, _field("grad_of"), Output._has_value)
+        return self._output_view("grads", OutputKind.GRAD, _field("grad_of"), shows=Output._has_value)
 
     @property
     def mutations(self) -> Mapping[t.AOTInput, Output]:
@@ -165,7 +167,7 @@ class JointGraphIndex:
         In the backward graph these are its activations, and those inputs of the forward graph that it takes as well.
         Looking one up reads all of them.
         """
-        return self._view("saved", self._saved, self._interface.verify, None, _itself)
+        return self._view("saved", self._saved, self._interface.verify)
 
     @property
     def input_grads(self) -> Mapping[t.AOTInput, InputGrad]:
@@ -174,8 +176,8 @@ class JointGraphIndex:
             "input_grads",
             None,
             _desc,
-            lambda record: record._kind is not InputKind.TANGENT,
-            lambda record: InputGrad(record, record.grad),
+            shows=lambda record: record._kind is not InputKind.TANGENT,
+            wrap=lambda record: InputGrad(record, record.grad),
         )
 
     @property
@@ -185,8 +187,8 @@ class JointGraphIndex:
             "output_tangents",
             None,
             _desc,
-            lambda record: record._kind is not OutputKind.GRAD,
-            lambda record: OutputTangent(record, record.tangent),
+            shows=lambda record: record._kind is not OutputKind.GRAD,
+            wrap=lambda record: OutputTangent(record, record.tangent),
         )
 
     @overload
@@ -219,6 +221,17 @@ class JointGraphIndex:
             )
         return self._interface.roles(node)
 
+    def reading(self) -> AbstractContextManager[None]:
+        """A block that only asks: ``with index.reading(): ...`` answers from one reading of the graph.
+
+        Elsewhere, a question about what is absent or about all of a kind looks at every slot first, since the graph may
+        have changed. Inside the block that look is left out, which makes many such questions faster.
+
+        Raises:
+            StaleIndexError: on leaving, if the calling convention changed inside the block.
+        """
+        return self._interface.reading()
+
     def refresh(self) -> None:
         """Read the graph again. Questions do so by themselves when they find that the calling convention changed.
 
@@ -238,7 +251,7 @@ class JointGraphIndex:
     def _counts(self) -> str:
         params = self.params.values()
         with_grad = f" ({sum(param.grad is not None for param in params)} with grad)" if params else ""
-        counts = {
+        counts: dict[str, Mapping[Any, Any]] = {
             "buffer": self.buffers,
             "plain input": self.plain_inputs,
             "plain output": self.plain_outputs,
@@ -259,59 +272,60 @@ class JointGraphIndex:
         return {node.name: record for record in records for node in record.nodes}
 
     def _input_view(
-        self,
-        title: str,
-        kind: InputKind | None,
-        key: Callable[[Input], Any],
-        shows: Callable[[Input], bool] | None = None,
-        wrap: Callable[[Input], Any] = _itself,
+        self, title: str, kind: InputKind | None, key: Callable[[Input], Any], **options: Any
     ) -> View[Any, Any]:
         interface = self._interface
-        make = lambda: {key(record): record for record in interface.inputs(kind)}
-        return self._view(title, lambda: interface.kept(title, make), interface.verify_inputs, shows, wrap)
+        return self._view(
+            title,
+            lambda: interface.kept(title, lambda: {key(record): record for record in interface.inputs(kind)}),
+            interface.verify_inputs,
+            **options,
+        )
 
     def _output_view(
-        self,
-        title: str,
-        kind: OutputKind | None,
-        key: Callable[[Output], Any],
-        shows: Callable[[Output], bool] | None = None,
-        wrap: Callable[[Output], Any] = _itself,
+        self, title: str, kind: OutputKind | None, key: Callable[[Output], Any], **options: Any
     ) -> View[Any, Any]:
         interface = self._interface
-        make = lambda: {key(record): record for record in interface.outputs(kind)}
-        return self._view(title, lambda: interface.kept(title, make), interface.verify_outputs, shows, wrap)
+        return self._view(
+            title,
+            lambda: interface.kept(title, lambda: {key(record): record for record in interface.outputs(kind)}),
+            interface.verify_outputs,
+            **options,
+        )
 
     def _view(
-        self,
-        title: str,
-        records: Callable[[], Mapping[Any, Any]],
-        verify: Callable[[], None],
-        shows: Callable[[Any], bool] | None,
-        wrap: Callable[[Any], Any],
+        self, title: str, records: Callable[[], Mapping[Any, Any]], verify: Callable[[], None], **options: Any
     ) -> View[Any, Any]:
         """The view of this title, made once."""
         if title not in self._views:
-            self._views[title] = View(title, records, shows, wrap, verify, lambda key: self._missing(title, key))
+            self._views[title] = View(title, records, verify, lambda key: self._missing(title, key), **options)
         return self._views[title]
 
     def _missing(self, title: str, key: object) -> UnknownNameError:
         """The error for a key that a view has no record of."""
         hints = [
             f"It is in {other}."
-            for other in ("params", "buffers", "plain_inputs", "plain_outputs", "inputs", "outputs")
+            for other in ("params", "buffers", "inputs", "outputs")
             if other != title and key in getattr(self, other)
         ]
-        return unknown(key, title, self._views[title], hints)
+        sought = _SOUGHT[title](key) if title in _SOUGHT else key
+        if not hints and isinstance(sought, t.AOTInput):
+            hints = [why_missing(sought, self._interface, self._origin)]
+        return unknown(key, title, self._views[title], [hint for hint in hints if hint])
+
+
+_SOUGHT: Mapping[str, Callable[[Any], t.AOTInput]] = {
+    "params": t.ParamAOTInput,
+    "buffers": t.BufferAOTInput,
+    "plain_inputs": t.PlainAOTInput,
+}
+"""The descriptor that a key of a view stands for, where it is none itself."""
 
 
 def _graph_of(graph: object) -> fx.Graph:
     """The graph in any of the things that hold one."""
-    holder = graph
-    if isinstance(getattr(holder, "graph_module", None), fx.GraphModule):
-        holder = holder.graph_module
-    if isinstance(holder, fx.GraphModule):
-        holder = holder.graph
+    holder = getattr(graph, "graph_module", graph)
+    holder = holder.graph if isinstance(holder, fx.GraphModule) else holder
     if isinstance(holder, fx.Graph):
         return holder
     raise TypeError(

@@ -1,7 +1,8 @@
 """A graph's interface: the one record of each of its values, kept true to the graph."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -48,6 +49,7 @@ class Interface:
         self._inputs: dict[int, Input | None] = {}
         self._outputs: dict[int, Output | None] = {}
         self._kept: dict[str, Any] = {}
+        self._reading = False
 
     def input_record(self, number: int | None) -> Input | None:
         """The record of an input value, if there is such a value and it is kept."""
@@ -83,9 +85,8 @@ class Interface:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each value has one slot, and everything is kept and of the kind that its class says."""
-        values = (self.scan.inputs, self.scan.outputs)
-        return self._filters == Filters() and all(side.slot_count == len(side.descs) for side in values)
+        """Whether nothing is a tensor subclass, and everything is kept and of the kind that its class says."""
+        return self._filters == Filters() and not self.scan.inputs.has_leaves and not self.scan.outputs.has_leaves
 
     def input_slots(self) -> list[tuple[fx.Node, t.AOTInput]]:
         """Every placeholder of a kept input, with its descriptor, in order."""
@@ -138,15 +139,37 @@ class Interface:
 
     def verify_inputs(self) -> None:
         """Read the graph again if its placeholders changed. Costs a look at each of them."""
+        if self._reading:
+            return
         change = self.scan.slots.inputs_changed()
         if change:
             self._read_again(change)
 
     def verify_outputs(self) -> None:
         """Read the graph again if its output list changed. Compares it at C speed."""
+        if self._reading:
+            return
         change = self.scan.slots.outputs_changed()
         if change:
             self._read_again(change)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Trust the last reading while the block runs; see `JointGraphIndex.reading`."""
+        if self._reading:
+            yield
+            return
+        self.verify()
+        reading, self._reading = self.scan, True
+        try:
+            yield
+        finally:
+            self._reading = False
+        self.verify()
+        if self.scan is not reading:
+            raise StaleIndexError(
+                f"Inside a reading() block {self.last_change}: what was asked after that may be wrong."
+            )
 
     def refresh(self) -> None:
         """Read the graph again.
@@ -170,12 +193,12 @@ class Interface:
         self.scan, self.last_change = scan, change
         self._kept.clear()
         inputs, self._inputs = self._inputs, {}
-        for input in filter(None, inputs.values()):
-            number = input._number = scan.inputs.number.get(input._desc, GONE)
-            input._grad_slot, input._position = None, SEVERAL
+        for record in filter(None, inputs.values()):
+            number = record._number = scan.inputs.number.get(record._desc, GONE)
+            record._grad_slot, record._position = None, SEVERAL
             if number != GONE:
-                input._position, input._slot, input._node = _input_place(scan, number)
-                self._inputs[number] = input
+                record._position, record._slot, record._node = _input_place(scan, number)
+                self._inputs[number] = record
         outputs, self._outputs = self._outputs, {}
         for output in filter(None, outputs.values()):
             number = output._number = scan.outputs.number.get(output._desc, GONE)
@@ -201,7 +224,8 @@ class Interface:
     def _roles(self) -> dict[fx.Node, tuple[Input | Output, ...]]:
         """The records of every node that fills a slot."""
         roles: dict[fx.Node, dict[Input | Output, None]] = {}
-        for record in (*self.inputs(), *self.outputs()):
+        records: list[Input | Output] = [*self.inputs(), *self.outputs()]
+        for record in records:
             for node in record.nodes:
                 roles.setdefault(node, {})[record] = None
         return {node: tuple(records) for node, records in roles.items()}

@@ -1,11 +1,11 @@
-"""The records that an index gives out: live views of a graph's values and their leaves, and pairs of values."""
+"""The records that an index gives out: live views of a graph's values."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import attrs
 import torch
@@ -17,17 +17,16 @@ from jointgraph.descriptors import (
     InputKind,
     OutputKind,
     SavedForBackwardsAOTInput,
-    is_size_or_stride,
     leaf_path,
     name_of,
 )
 from jointgraph.exceptions import StaleIndexError, SubclassError
+from jointgraph.leaves import Leaf, Slot, val_of
 from jointgraph.scan import Scan, Values
 
 Desc = TypeVar("Desc", t.AOTInput, t.AOTOutput)
 Kind = TypeVar("Kind", InputKind, OutputKind)
 Entry = TypeVar("Entry", covariant=True)
-OtherEntry = TypeVar("OtherEntry", covariant=True)
 Linked = TypeVar("Linked", bound="_Record[Any, Any, Any]")
 
 GONE = -1
@@ -60,67 +59,6 @@ class Owner(Protocol):
 
     def alias_numbers(self, number: int) -> Sequence[int]:
         """The other inputs with the storages and the geometry of one."""
-
-
-@attrs.frozen
-class Slot:
-    """What is found in one slot."""
-
-    position: int
-    desc: t.AOTInput | t.AOTOutput
-    """The slot's own descriptor, subclass layers included."""
-    value: object
-    """A node, ``None`` or a constant."""
-
-
-@attrs.frozen(repr=False)
-class Leaf(Generic[Entry]):
-    """One slot of a value, shown as it is now.
-
-    A plain value has one leaf. A tensor subclass has one for each inner tensor, and under dynamic shapes for sizes and
-    strides.
-    """
-
-    record: Input | Output
-    """The value."""
-    path: str
-    """Which part of it: ``"a"``, ``"a.b"``, ``"size(0)"``; ``""`` for a plain value."""
-
-    @property
-    def desc(self) -> t.AOTInput | t.AOTOutput:
-        """The slot's own descriptor, subclass layers included."""
-        return self._slot().desc
-
-    @property
-    def position(self) -> int:
-        """The slot's index, among the placeholders or in the output list."""
-        return self._slot().position
-
-    @property
-    def value(self) -> object:
-        """What is in the slot: a node; in an output slot perhaps ``None`` or a constant."""
-        return self._slot().value
-
-    @property
-    def node(self) -> Entry:
-        """The node in the slot; ``None`` where an output slot holds no node."""
-        value = self.value
-        return cast(Entry, value if isinstance(value, fx.Node) else None)
-
-    @property
-    def val(self) -> Any:
-        """The node's ``meta["val"]``: a fake tensor, a SymInt, ...; ``None`` where there is none."""
-        return _val(self.value)
-
-    def __repr__(self) -> str:
-        """The record and the path."""
-        return f"<Leaf {self.path!r} of {self.record!r}>"
-
-    def _slot(self) -> Slot:
-        try:
-            return self.record._slots()[self.path]
-        except KeyError:
-            raise StaleIndexError(f"{self.record.desc} has no leaf {self.path!r} any more.") from None
 
 
 @attrs.define(eq=False, repr=False)
@@ -167,7 +105,7 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
     @property
     def leaves(self) -> Mapping[str, Leaf[Entry]]:
         """The slots by path, in slot order; ``{"": leaf}`` for a plain value."""
-        return MappingProxyType({path: Leaf(cast(Any, self), path) for path in self._slots()})
+        return MappingProxyType({path: Leaf(self, path) for path in self._slots()})
 
     @property
     def nodes(self) -> tuple[fx.Node, ...]:
@@ -186,13 +124,13 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
         Raises:
             SubclassError: if there are several slots; ``leaves`` has them.
         """
-        return _val(self.node)
+        return val_of(self.node)
 
     @property
     def nbytes(self) -> int | torch.SymInt | None:
         """The bytes of all tensors in the slots, a SymInt where sizes are symbolic; ``None`` if there is no tensor."""
         tensors = [
-            val for val in (_val(slot.value) for slot in self._slots().values()) if isinstance(val, torch.Tensor)
+            val for val in (val_of(slot.value) for slot in self._slots().values()) if isinstance(val, torch.Tensor)
         ]
         return sum(val.numel() * val.element_size() for val in tensors) if tensors else None
 
@@ -357,9 +295,7 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
             value = slot._peek()
             if value is not _UNSURE:
                 return slot, value
-        slot = self._grad_slot = self._linked(
-            lambda: self._owner.output_record(self._owner.scan.grads.get(self._number))
-        )
+        slot = self._grad_slot = self._linked(lambda: self._owner.output_record(self._owner.scan.grads[self._number]))
         return slot, None if slot is None else slot._any_value()
 
 
@@ -445,57 +381,3 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
     def _has_value(self) -> bool:
         """Whether any slot holds anything."""
         return self._any_value() is not None
-
-
-class InputGrad(NamedTuple):
-    """An input and its gradient."""
-
-    input: Input
-    grad: Output | None
-
-    def leaf_pairs(self) -> tuple[tuple[Leaf[fx.Node], Leaf[fx.Node | None]], ...]:
-        """The leaves of the input with those of its gradient, matched by path; ``()`` where there is no gradient.
-
-        Sizes and strides, which have no gradient, are left out.
-
-        Raises:
-            SubclassError: if the two have other paths; it shows both.
-        """
-        return () if self.grad is None else _match(self.input, self.grad)
-
-
-class OutputTangent(NamedTuple):
-    """An output and its tangent."""
-
-    output: Output
-    tangent: Input | None
-
-    def leaf_pairs(self) -> tuple[tuple[Leaf[fx.Node | None], Leaf[fx.Node]], ...]:
-        """The leaves of the output with those of its tangent, matched by path; ``()`` where there is no tangent.
-
-        Sizes and strides, which have no tangent, are left out.
-
-        Raises:
-            SubclassError: if the two have other paths; it shows both.
-        """
-        return () if self.tangent is None else _match(self.output, self.tangent)
-
-
-def _match(
-    one: _Record[Any, Any, Entry], other: _Record[Any, Any, OtherEntry]
-) -> tuple[tuple[Leaf[Entry], Leaf[OtherEntry]], ...]:
-    """Pair the leaves that are tensors by path."""
-    left, right = (
-        {p: leaf for p, leaf in side.leaves.items() if not is_size_or_stride(leaf.desc)} for side in (one, other)
-    )
-    if left.keys() != right.keys():
-        raise SubclassError(
-            f"{one.desc} has the leaves {[*left]} and {other.desc} has {[*right]}, which don't match one by one. "
-            "Pair them by hand, from .leaves of each."
-        )
-    return tuple((leaf, right[path]) for path, leaf in left.items())
-
-
-def _val(entry: object) -> Any:
-    """The ``meta["val"]`` of what is in a slot."""
-    return entry.meta.get("val") if isinstance(entry, fx.Node) else None

@@ -7,8 +7,8 @@ dearest step by far (it is recursive Python), so a reading hashes each input onc
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import compress, count
-from operator import attrgetter, itemgetter
+from itertools import chain, compress, count
+from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 import attrs
@@ -50,6 +50,8 @@ class Values(Generic[Desc, Kind]):
     """How many slots have a descriptor."""
     descs: Sequence[Desc]
     """The base descriptor of each value."""
+    has_leaves: bool
+    """Whether any is a tensor subclass."""
     by_kind: Mapping[Kind, Sequence[int]]
     """The numbers of the values of each kind, in order."""
     by_class: Mapping[type, Sequence[int]]
@@ -83,7 +85,12 @@ class Values(Generic[Desc, Kind]):
 
     def of_class(self, cls: type) -> Sequence[int]:
         """The numbers of the values whose descriptor is of a class, in order."""
-        return sorted(n for own, numbers in self.by_class.items() if issubclass(own, cls) for n in numbers)
+        found = [numbers for own, numbers in self.by_class.items() if issubclass(own, cls)]
+        return found[0] if len(found) == 1 else sorted(chain.from_iterable(found))
+
+    def not_of_class(self, cls: type) -> Sequence[int]:
+        """The numbers of the other values, in no order."""
+        return [number for own, numbers in self.by_class.items() if not issubclass(own, cls) for number in numbers]
 
 
 @attrs.define(eq=False, slots=False)
@@ -94,27 +101,31 @@ class Scan:
     inputs: Values[t.AOTInput, InputKind]
     outputs: Values[t.AOTOutput, OutputKind]
     kind: GraphKind
-    grads: Mapping[int, int]
-    """Input → the output that is its gradient."""
+    grads: Sequence[int | None]
+    """For each input, the output that is its gradient, if there is one."""
     tangents: Mapping[int, int]
     """Output → the input that is its tangent."""
     mutations: Mapping[int, int]
     """Input → the output that is its new value."""
+    pairs: dict[t.AOTInput, tuple[fx.Node, object]]
+    """Input → its placeholder, and the entry of its gradient or ``None``. Empty if there is any subclass."""
+    args: object
+    """The output node's ``args``, which ``pairs`` is of."""
 
     @cached_property
     def grad_of(self) -> dict[int, int]:
         """Output → the input that it is the gradient of."""
-        return {output: input for input, output in self.grads.items()}
+        return {grad: number for number, grad in enumerate(self.grads) if grad is not None}
 
     @cached_property
     def tangent_of(self) -> dict[int, int]:
         """Input → the output that it is the tangent of."""
-        return {input: output for output, input in self.tangents.items()}
+        return {tangent: output for output, tangent in self.tangents.items()}
 
     @cached_property
     def mutated_input(self) -> dict[int, int]:
         """Output → the input whose new value it is."""
-        return {output: input for input, output in self.mutations.items()}
+        return {output: number for number, output in self.mutations.items()}
 
 
 def read(
@@ -135,29 +146,41 @@ def read(
     slots, faults = read_slots(graph)
     inputs = _gather(slots.inputs, INPUT_KINDS, input_kind)
     outputs = _gather(slots.outputs, OUTPUT_KINDS, output_kind)
-    forward = {  # What can have a tangent; gradients are hashed once only, by what they are of.
+    forward = {  # What can have a tangent. Gradients are never hashed: they are known by what they are of.
         outputs.descs[number]: number
         for kind, numbers in outputs.by_kind.items()
         if kind is not OutputKind.GRAD
         for number in numbers
     }
-    grads, no_inputs = _links(outputs, OutputKind.GRAD, "grad_of", inputs.number)
+    grads, no_inputs = _grads(inputs, outputs)
     tangents, no_outputs = _links(inputs, InputKind.TANGENT, "output", forward)
-    mutations, _ = _links(outputs, OutputKind.INPUT_MUTATION, "mutated_input", inputs.number)
-    scan = Scan(slots, inputs, outputs, _graph_kind(inputs, outputs), grads, tangents, mutations)
+    mutated = outputs.of_kind(OutputKind.INPUT_MUTATION)
+    mutations, _ = _links(outputs, OutputKind.INPUT_MUTATION, "mutated_input", inputs.number if mutated else {})
+    has_leaves = inputs.has_leaves or outputs.has_leaves
+    pairs = {} if has_leaves else _pairs(slots, inputs, grads)
+    kind = _graph_kind(inputs, outputs)
 
-    if scan.kind is not GraphKind.BACKWARD and inputs.of_kind(InputKind.SAVED):
+    if inputs.of_kind(InputKind.SAVED) and kind is not GraphKind.BACKWARD:
         faults = missing_inputs(slots) + faults
-    if len(inputs.number) < inputs.slot_count:  # Or an input has several leaves, and nothing clashes.
+    if has_leaves or len(pairs) < inputs.slot_count:
         faults += _clashes(slots.inputs, slots.input_label)
-    if len(forward) + len(grads) + len(no_inputs) < outputs.slot_count:
+    if len(forward) + len(grads) - grads.count(None) + len(no_inputs) < outputs.slot_count:
         faults += _clashes(slots.outputs, slots.output_label)
-    if scan.kind is GraphKind.JOINT:
+    if kind is GraphKind.JOINT:
         faults += _strangers(no_outputs, "tangent", "output", inputs, slots.input_label)
         faults += _strangers(no_inputs, "gradient", "input", outputs, slots.output_label)
     if faults:
         raise malformed(faults)
-    return scan
+    return Scan(slots, inputs, outputs, kind, grads, tangents, mutations, pairs, slots.output_args)
+
+
+def _pairs(
+    slots: Slots, inputs: Values[t.AOTInput, InputKind], grads: Sequence[int | None]
+) -> dict[t.AOTInput, tuple[fx.Node, object]]:
+    """Pair the only placeholder of each input with the only entry of its gradient."""
+    entries = list(compress(slots.entries, slots.outputs))
+    found = [None if number is None else entries[number] for number in grads]
+    return dict(zip(inputs.descs, zip(slots.placeholders, found)))
 
 
 def _gather(
@@ -167,7 +190,8 @@ def _gather(
     descs = cast(list[Desc], list(filter(None, slots)))
     slot_count = len(descs)
     by_class = _group_by(type, descs)
-    if any(issubclass(cls, SUBCLASS_LAYERS) for cls in by_class):
+    has_leaves = any(issubclass(cls, SUBCLASS_LAYERS) for cls in by_class)
+    if has_leaves:
         descs = list(dict.fromkeys(cast(Desc, base_of(desc)) for desc in descs))
         by_class = _group_by(type, descs)
     if kind_of:
@@ -175,8 +199,9 @@ def _gather(
     else:
         by_kind = defaultdict(list)
         for cls, numbers in by_class.items():
-            by_kind[kinds[cls]] = sorted(by_kind[kinds[cls]] + numbers)
-    return Values(slots, slot_count, descs, by_kind, by_class)
+            kind = kinds[cls]
+            by_kind[kind] = sorted(by_kind[kind] + numbers) if kind in by_kind else numbers
+    return Values(slots, slot_count, descs, has_leaves, by_kind, by_class)
 
 
 def _group_by(key: Callable[[Desc], Any], descs: Sequence[Desc]) -> defaultdict[Any, list[int]]:
@@ -194,26 +219,51 @@ def _graph_kind(inputs: Values[t.AOTInput, InputKind], outputs: Values[t.AOTOutp
     return GraphKind.FORWARD if outputs.of_kind(OutputKind.SAVED) else GraphKind.INFERENCE
 
 
+def _owners(values: Values[Desc, Kind], kind: Kind, field: str) -> list[Any]:
+    """For each value of a kind, whose descriptors name in ``field`` to whom they belong: to whom."""
+    descs = values.descs
+    try:
+        return [getattr(descs[number], field) for number in values.of_kind(kind)]
+    except AttributeError as error:
+        raise JointGraphError(
+            f"{type(error.obj).__name__} was given the kind {kind}, but its descriptors have no {field!r} to say to "
+            "whom they belong. Add that field, or give the class another kind."
+        ) from error
+
+
+def _grads(
+    inputs: Values[t.AOTInput, InputKind], outputs: Values[t.AOTOutput, OutputKind]
+) -> tuple[list[int | None], dict[object, int]]:
+    """For each input the number of its gradient; and the gradients of no input here, by what they are of.
+
+    AOTAutograd uses one descriptor object wherever it means one value, so these are matched as objects, which hashes
+    none; by equality only if that leaves any unmatched.
+    """
+    owners, numbers = _owners(outputs, OutputKind.GRAD, "grad_of"), outputs.of_kind(OutputKind.GRAD)
+    by_id = dict(zip(map(id, owners), numbers))
+    grads = list(map(by_id.get, map(id, inputs.descs)))
+    if len(grads) - grads.count(None) == len(numbers):
+        return grads, {}
+    grads, strangers = [None] * len(inputs.descs), {}
+    for owner, number in zip(owners, numbers):
+        if owner in inputs.number:
+            grads[inputs.number[owner]] = number
+        else:
+            strangers[owner] = number
+    return grads, strangers
+
+
 def _links(
     values: Values[Desc, Kind], kind: Kind, field: str, number_of: Mapping[Any, int]
 ) -> tuple[dict[int, int], dict[object, int]]:
-    """For the values of a kind, whose descriptors name their owner in ``field``: the owner's number → theirs.
-
-    Owners that ``number_of`` doesn't know come second, by descriptor.
-    """
-    numbers = values.of_kind(kind)
-    try:
-        owners = list(map(attrgetter(field), map(values.descs.__getitem__, numbers)))
-    except AttributeError as error:
-        raise JointGraphError(
-            f"{type(error.obj).__name__} was given the kind {kind}, but its descriptors have no {field!r} to say to whom "
-            "they belong. Add that field, or give the class another kind."
-        ) from error
-    known = dict(zip(map(number_of.get, owners), numbers))
-    if None not in known:
-        return cast(dict[int, int], known), {}
-    del known[None]
-    return cast(dict[int, int], known), {o: n for o, n in zip(owners, numbers) if o not in number_of}
+    """For the values of a kind, the number of each one's owner → its number; and those of unknown owners, by owner."""
+    links, strangers = {}, {}
+    for owner, number in zip(_owners(values, kind, field), values.of_kind(kind)):
+        if owner in number_of:
+            links[number_of[owner]] = number
+        else:
+            strangers[owner] = number
+    return links, strangers
 
 
 def missing_inputs(slots: Slots) -> list[Fault]:
@@ -238,7 +288,7 @@ def _clashes(slots: Sequence[t.AOTInput] | Sequence[t.AOTOutput | None], label: 
             rule = f"it has the same descriptor as {label(leaves[path])}: {desc}."
             faults.append(Fault(label(position), rule, "Give each slot its own."))
         elif leaves and "" in (path, *leaves):
-            rule = f"its descriptor {desc} clashes with {label(next(iter(leaves.values())))}: a value is one slot or leaves."
+            rule = f"its descriptor {desc} clashes with {label(min(leaves.values()))}: a value is one slot or leaves."
             faults.append(Fault(label(position), rule, f"Keep {base} itself, or its leaves."))
         leaves.setdefault(path, position)
     return faults

@@ -83,7 +83,7 @@ def read_slots(graph: fx.Graph) -> tuple[Slots, list[Fault]]:
     """
     placeholders = graph.find_nodes(op="placeholder")
     inputs = _descriptors(placeholders)
-    faults = []
+    faults: list[Fault] = []
     if not all(issubclass(cls, t.AOTInput) for cls in set(map(type, inputs))):
         for position, desc in enumerate(inputs):
             if not isinstance(desc, t.AOTInput):
@@ -159,8 +159,8 @@ def _counts_differ(entries: Sequence[object], descs: Sequence[object]) -> Fault:
     remedy = "Give each entry its own descriptor, None where there is nothing to describe."
     if tokens and len(descs) == len(entries) + tokens:
         remedy = (
-            "The surplus are the effect tokens, whose outputs torch takes off without their descriptors when it partitions "
-            "with unlift_effect_tokens: drop those descriptors."
+            "The surplus are the effect tokens, whose outputs torch takes off without their descriptors when it "
+            "partitions with unlift_effect_tokens: drop those descriptors."
         )
     return Fault("output", f"it has {len(entries)} entries and {len(descs)} descriptors.", remedy)
 

@@ -1,37 +1,47 @@
 """Read-only mappings that show the records of a graph as it is now."""
 
-from collections.abc import Callable, Hashable, ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from itertools import chain
 from typing import Any, TypeVar
 
 import attrs
 
 from jointgraph.exceptions import UnknownNameError
-from jointgraph.records import Input, Output
 
 Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value", covariant=True)
+Value = TypeVar("Value")
+
+
+def _itself(record: Any) -> Any:
+    return record
+
+
+def _nothing(key: object) -> tuple[()]:
+    return ()
 
 
 @attrs.frozen(eq=False, repr=False)
 class View(Mapping[Key, Value]):
     """One of an index's mappings.
 
-    Looking up what is there takes constant time. Iterating, counting, and looking up what isn't there read all slots on
-    one side of the graph. What ``values()`` and ``items()`` go through is fixed when they are called, so a loop over them
-    may edit the graph; the records themselves are live.
+    Looking up what is there takes constant time. Iterating, counting, and looking up what isn't there read all slots
+    on one side of the graph. A loop goes through what was there when it began, and may edit the graph; the records
+    themselves are live.
     """
 
     _title: str
     _records: Callable[[], Mapping[Key, Any]]
     """The records by key, from the last reading of the graph."""
-    _shows: Callable[[Any], bool] | None
-    """Which records to show; all, if ``None``."""
-    _wrap: Callable[[Any], Value]
-    """What to hand out for a record."""
     _verify: Callable[[], None]
     """Reads the graph again if it changed."""
     _missing: Callable[[object], UnknownNameError]
     """The error for a key that isn't there."""
+    _shows: Callable[[Any], bool] | None = attrs.field(default=None, kw_only=True)
+    """Which records to show; all, if ``None``."""
+    _wrap: Callable[[Any], Value] = attrs.field(default=_itself, kw_only=True)
+    """What to hand out for a record."""
+    _also: Callable[[Any], Iterable[Key]] = attrs.field(default=_nothing, kw_only=True)
+    """Other keys to look under for a key that isn't there."""
 
     def __getitem__(self, key: Key) -> Value:
         """The record of ``key``.
@@ -68,11 +78,12 @@ class View(Mapping[Key, Value]):
         """The title and what is in it."""
         return f"{self._title}({dict(self)!r})"
 
-    def _find(self, key: object) -> Value | None:
-        record: Input | Output | None = self._records().get(key)  # type: ignore[call-overload]  # any key may be asked
+    def _find(self, key: Any) -> Value | None:
+        record = self._records().get(key)
         if record is None or not record._holds():
             self._verify()
-            record = self._records().get(key)  # type: ignore[call-overload]
+            keys = chain([key], self._also(key))
+            record = next(filter(None, map(self._records().get, keys)), None)
         shown = record is not None and (self._shows is None or self._shows(record))
         return self._wrap(record) if shown else None
 
