@@ -20,7 +20,7 @@ class GraphKind(enum.Enum):
     BACKWARD = "backward"
     """The backward half out of a partitioner: tangents or gradients, and no forward output."""
     INFERENCE = "inference"
-    """No tangent, no gradient, nothing saved. A forward half that saves nothing looks the same, and is called this too."""
+    """No tangent, no gradient, nothing saved. A forward half that saves nothing looks just so, and is called this."""
 
 
 class InputKind(enum.Enum):
@@ -38,7 +38,7 @@ class InputKind(enum.Enum):
     """A base that AOTAutograd made up for several inputs that share a storage, in their place."""
     SAVED = "saved"
     """An activation, made by the forward graph, that a backward graph takes in; torch gives it no descriptor."""
-    TOKEN = "token"
+    TOKEN = "token"  # noqa: S105  # An effect token is no password.
     """An effect token, which orders side effects."""
     PHILOX = "philox"
     """A seed or an offset of functionalized random numbers."""
@@ -62,7 +62,7 @@ class OutputKind(enum.Enum):
     """The base of several outputs that alias each other."""
     SAVED = "saved"
     """A value that a forward graph hands to its backward graph."""
-    TOKEN = "token"
+    TOKEN = "token"  # noqa: S105  # An effect token is no password.
     PHILOX = "philox"
     DUMMY = "dummy"
     OTHER = "other"
@@ -84,8 +84,8 @@ class GradStatus(enum.Enum):
 class SavedForBackwardsAOTInput(t.AOTInput):
     """The descriptor that jointgraph files a backward graph's saved activation under, since torch gives it none.
 
-    It is never written to the graph. It stands opposite torch's ``SavedForBackwardsAOTOutput`` of the forward graph, whose
-    node has the same name.
+    It is never written to the graph. It stands opposite torch's ``SavedForBackwardsAOTOutput`` of the forward graph,
+    whose node has the same name.
     """
 
     name: str
@@ -165,7 +165,7 @@ def base_of(desc: t.AOTInput | t.AOTOutput) -> t.AOTInput | t.AOTOutput:
 
 
 def leaf_path(desc: t.AOTInput | t.AOTOutput) -> str:
-    """Which leaf of its value ``desc`` names: ``"a"``, ``"a.b"``, ``"size(0)"``, ``"a.stride(1)"``; ``""`` for a plain value."""
+    """Which leaf of its value ``desc`` names: ``"a"``, ``"a.b"``, ``"size(0)"``; ``""`` for a plain value."""
     steps = []
     while isinstance(desc, SUBCLASS_LAYERS):
         if isinstance(desc, _ATTRIBUTE):
@@ -195,6 +195,6 @@ def name_of(desc: t.AOTInput | t.AOTOutput) -> str:
 
 
 def is_carried(desc: t.AOTInput, kind: InputKind) -> bool:
-    """Whether a backward graph gets this input from the forward graph; not tangents, nor tokens and seeds of its own."""
+    """Whether a backward graph gets this input from the forward graph: no tangent, and no token or seed of its own."""
     own = (t.BackwardTokenAOTInput, t.PhiloxBackwardSeedAOTInput, t.PhiloxBackwardBaseOffsetAOTInput)
     return kind is not InputKind.TANGENT and not isinstance(desc, own)

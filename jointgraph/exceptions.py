@@ -46,8 +46,8 @@ class Fault:
 class MalformedGraphError(JointGraphError, AssertionError, KeyError):
     """The graph breaks a rule that every joint graph keeps.
 
-    Torch's functions raise ``AssertionError`` for some of these, ``KeyError`` for others, and answer wrongly for the rest;
-    this is both.
+    Torch's functions raise ``AssertionError`` for some of these, ``KeyError`` for others, and answer wrongly for the
+    rest; this is both.
 
     Attributes:
         faults: every fault found, in graph order.
@@ -62,7 +62,7 @@ class MalformedGraphError(JointGraphError, AssertionError, KeyError):
 
 
 class MissingDescriptorError(MalformedGraphError):
-    """A placeholder or an output has no descriptor in ``meta["desc"]``. Its ``faults`` hold every other fault as well."""
+    """A placeholder or an output has no descriptor in ``meta["desc"]``. Its ``faults`` hold all other faults as well."""
 
 
 class UnknownNameError(JointGraphError, KeyError):
@@ -81,7 +81,7 @@ class UnknownNameError(JointGraphError, KeyError):
 
 
 class SubclassError(JointGraphError, RuntimeError):
-    """One node or position was asked for where a tensor subclass has several, or leaves were to be matched that don't."""
+    """One node or position was asked for where a tensor subclass has several, or leaves don't match one to one."""
 
 
 class StaleIndexError(JointGraphError, RuntimeError):

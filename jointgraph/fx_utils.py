@@ -1,11 +1,13 @@
 """Torch's nine functions over joint graphs (``torch._functorch._aot_autograd.fx_utils``), with the import changed.
 
-Names, arguments, results (keys, order, node objects) and the types of exceptions are torch's, on every well-formed graph.
-Beyond that:
+Names, arguments, results (keys, order, node objects) and the types of exceptions are torch's, on every well-formed
+graph. Beyond that:
 
 - each function also takes a `JointGraphIndex`, and shares what the others worked out from it: no second scan;
-- a graph that breaks a rule is refused with every fault at once, where torch raises a bare ``KeyError`` or answers wrongly;
-- on tensor subclasses they raise a `SubclassError` where torch raises ``RuntimeError``. `JointGraphIndex` answers there.
+- a graph that breaks a rule is refused with every fault at once, where torch raises a bare ``KeyError`` or answers
+  wrongly;
+- where torch raises ``RuntimeError`` on tensor subclasses, they raise a `SubclassError`, which is one.
+  `JointGraphIndex` has the answers.
 """
 
 from collections.abc import Mapping
@@ -88,7 +90,10 @@ def get_plain_input_and_grad_nodes(graph: fx.Graph | JointGraphIndex) -> Pairs[t
 
 
 def get_plain_output_and_tangent_nodes(graph: fx.Graph | JointGraphIndex) -> Pairs[t.PlainAOTOutput]:
-    """Every result of the user's → its node, and its tangent's node or ``None``. See `get_all_output_and_tangent_nodes`."""
+    """Every result of the user's → its node, and its tangent's node or ``None``.
+
+    See `get_all_output_and_tangent_nodes`.
+    """
     interface = _interface(graph)
     return _of_class(_output_pairs(interface), interface.scan.outputs, t.PlainAOTOutput)
 
@@ -231,7 +236,7 @@ def _refusal(desc: t.AOTInput | t.AOTOutput) -> SubclassError:
 
 def _stranger(desc: t.AOTInput | t.AOTOutput, owner: t.AOTInput | t.AOTOutput, side: str) -> UnknownNameError:
     return UnknownNameError(
-        f"{desc} belongs to an {side} that is none of this graph's plain ones: it is in the other half of a partitioned graph, "
-        "or a tensor subclass. JointGraphIndex answers there.",
+        f"{desc} belongs to an {side} that is none of this graph's plain ones: it is in the other half of a partitioned "
+        "graph, or a tensor subclass. JointGraphIndex answers there.",
         owner,
     )

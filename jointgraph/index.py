@@ -41,8 +41,8 @@ def _field(name: str) -> Callable[[Input | Output], Any]:
             return getattr(record._desc, name)
         except AttributeError:
             raise JointGraphError(
-                f"{type(record._desc).__name__} was given the kind {record._kind}, but has no field {name!r} to be filed "
-                "under. Add that field, or give the class another kind."
+                f"{type(record._desc).__name__} was given the kind {record._kind}, but has no field {name!r} to be "
+                "filed under. Add that field, or give the class another kind."
             ) from None
 
     return read
@@ -51,8 +51,8 @@ def _field(name: str) -> Callable[[Input | Output], Any]:
 class JointGraphIndex:
     """The inputs and outputs of a graph that AOTAutograd captured, by descriptor, by name and by node.
 
-    Building an index reads the graph's placeholders and its output list once. Views and records are made when first asked
-    for, and kept. They show the graph as it is now: they can be held while a pass edits it.
+    Building an index reads the graph's placeholders and its output list once. Views and records are made when first
+    asked for, and kept. They show the graph as it is now: they can be held while a pass edits it.
 
     Override ``keeps_input`` and ``keeps_output`` in a subclass to narrow every view at once, ``input_kind`` and
     ``output_kind`` to give descriptor classes of your own a kind. All four are asked about base descriptors, and must
@@ -64,8 +64,8 @@ class JointGraphIndex:
 
         Args:
             graph: an FX graph with descriptors, a graph module of one, or the ``JointWithDescriptors`` that
-                ``aot_export_joint_with_descriptors`` returns. It is not changed. The last one also knows which arguments
-                AOTAutograd merged, so that asking for one of these says where it went.
+                ``aot_export_joint_with_descriptors`` returns. It is not changed. The last one also knows which
+                arguments AOTAutograd merged, so that asking for one of these says where it went.
             module: the module that was captured, for its tied names: in ``params`` and ``buffers``, a name that the
                 capture dropped then finds the value under the name that it kept.
 
@@ -162,7 +162,7 @@ class JointGraphIndex:
 
     @property
     def saved(self) -> Mapping[str, Input | Output]:
-        """In a forward or a backward graph, what is carried from one to the other, by node name; the two use the same names.
+        """In a forward or a backward graph, what is carried from one to the other, by node name: the same in both.
 
         In the backward graph these are its activations, and those inputs of the forward graph that it takes as well.
         Looking one up reads all of them.
@@ -217,7 +217,7 @@ class JointGraphIndex:
         """
         if node.graph is not self.graph:
             raise JointGraphError(
-                f"{node} is a node of another graph. A copied or partitioned graph has nodes of its own: find the one there."
+                f"{node} is a node of another graph. A copied or partitioned graph has nodes of its own: take one of those."
             )
         return self._interface.roles(node)
 

@@ -236,7 +236,7 @@ class Interface:
 
 
 def _input_place(scan: Scan, number: int) -> tuple[int, t.AOTInput | None, fx.Node]:
-    """Where an input is: the position of its only slot or ``SEVERAL``, what describes the first slot, and the node there."""
+    """Where an input is: the position of its only slot or ``SEVERAL``; the first slot's descriptor and node."""
     positions = scan.inputs.positions[number]
     first = positions[0]
     slot = scan.slots.inputs[first]
@@ -245,7 +245,7 @@ def _input_place(scan: Scan, number: int) -> tuple[int, t.AOTInput | None, fx.No
 
 
 def _output_place(scan: Scan, number: int) -> tuple[int, t.AOTOutput | None]:
-    """Where an output is: the position of its only slot or ``SEVERAL``, and what describes the first slot."""
+    """Where an output is: the position of its only slot or ``SEVERAL``; the first slot's descriptor."""
     positions = scan.outputs.positions[number]
     return positions[0] if len(positions) == 1 else SEVERAL, scan.slots.outputs[positions[0]]
 

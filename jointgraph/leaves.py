@@ -9,7 +9,7 @@ from torch import fx
 from jointgraph import _torch as t
 from jointgraph.exceptions import StaleIndexError
 
-Entry = TypeVar("Entry", covariant=True)
+Entry = TypeVar("Entry")
 
 
 @attrs.frozen

@@ -16,7 +16,6 @@ from jointgraph.descriptors import (
     GradStatus,
     InputKind,
     OutputKind,
-    SavedForBackwardsAOTInput,
     leaf_path,
     name_of,
 )
@@ -26,7 +25,7 @@ from jointgraph.scan import Scan, Values
 
 Desc = TypeVar("Desc", t.AOTInput, t.AOTOutput)
 Kind = TypeVar("Kind", InputKind, OutputKind)
-Entry = TypeVar("Entry", covariant=True)
+Entry = TypeVar("Entry")
 Linked = TypeVar("Linked", bound="_Record[Any, Any, Any]")
 
 GONE = -1
@@ -89,7 +88,7 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
 
     @property
     def name(self) -> str:
-        """The fully qualified name of a parameter or buffer; of a saved activation its node's name; else ``desc.expr()``."""
+        """A parameter's or buffer's fully qualified name; a saved activation's node name; else ``desc.expr()``."""
         self._check()
         return name_of(self._desc)
 
@@ -182,8 +181,8 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
     def _linked(self, find: Callable[[], Linked | None]) -> Linked | None:
         """The record on the other side that ``find`` finds by this one's number.
 
-        In constant time if it finds one with a single slot, which then answers for itself; else once more after that side
-        was verified.
+        In constant time if it finds one with a single slot, which then answers for itself; else once more after that
+        side was verified.
         """
         self._check()
         record = find()
@@ -232,7 +231,7 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
 
     @property
     def grad(self) -> Output | None:
-        """The output that is this input's gradient; ``None`` where the graph computes none (``grad_status`` says why)."""
+        """The output that is this input's gradient; ``None`` where there is none (``grad_status`` says why)."""
         slot, value = self._gradient()
         return None if value is None else slot
 
@@ -251,15 +250,15 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
 
     @property
     def tangent_of(self) -> Output | None:
-        """For a tangent, the output that it belongs to; ``None`` where that is in the forward graph, and for other inputs."""
+        """For a tangent, its output; ``None`` where that is in the forward graph, and for other inputs."""
         return self._linked(lambda: self._owner.output_record(self._owner.scan.tangent_of.get(self._number)))
 
     @property
     def aliases(self) -> tuple[Input, ...]:
         """The other inputs on the same storage with the same geometry, as tied weights are, in placeholder order.
 
-        Geometry is dtype, sizes, strides and offset. For a tensor subclass all its tensors must agree. Compares the fake
-        tensors of all inputs once per reading of the graph.
+        Geometry is dtype, sizes, strides and offset. For a tensor subclass all its tensors must agree. The fake tensors
+        of all inputs are compared once per reading of the graph.
         """
         self._sync()
         records = map(self._owner.input_record, self._owner.alias_numbers(self._number))
@@ -360,10 +359,11 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
         slots, position = self._owner.scan.slots, self._position
         output = slots.output
         args, descs = output.args, output.meta.get("desc")
-        if args is slots.output_args and position != SEVERAL and descs.__class__ is list:
-            if len(descs) == len(slots.outputs) and descs[position] is self._slot:
-                return cast(Sequence[object], args[0])[position]
-        return _UNSURE
+        if args is not slots.output_args or position == SEVERAL or descs.__class__ is not list:
+            return _UNSURE
+        if len(descs) != len(slots.outputs) or descs[position] is not self._slot:
+            return _UNSURE
+        return cast(Sequence[object], args[0])[position]
 
     def _verify(self) -> None:
         self._owner.verify_outputs()
