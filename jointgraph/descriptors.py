@@ -183,11 +183,11 @@ def is_size_or_stride(desc: t.AOTInput | t.AOTOutput) -> bool:
 
 def name_of(desc: t.AOTInput | t.AOTOutput) -> str:
     """The fully qualified name (``desc.target``), a saved activation's node name, else ``desc.expr()``."""
-    if isinstance(desc, SavedForBackwardsAOTInput):
-        return desc.name
     target = getattr(desc, "target", None)  # A user's own class for parameters has it, too.
     if isinstance(target, str):
         return target
+    if isinstance(desc, SavedForBackwardsAOTInput):
+        return desc.name
     try:
         return desc.expr()
     except NotImplementedError:  # From the base classes; a user's own class may leave it so.

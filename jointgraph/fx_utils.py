@@ -10,14 +10,14 @@ graph. Beyond that:
   `JointGraphIndex` has the answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import compress
 from typing import Any, TypeVar, cast
 
 from torch import fx
 
 from jointgraph import _torch as t
-from jointgraph.descriptors import InputKind
+from jointgraph.descriptors import SavedForBackwardsAOTInput
 from jointgraph.exceptions import SubclassError, UnknownNameError, malformed
 from jointgraph.index import JointGraphIndex
 from jointgraph.interface import Filters, Interface
@@ -132,15 +132,21 @@ def get_buffer_nodes(graph: fx.Graph | JointGraphIndex) -> list[fx.Node]:
 
 
 def _interface(graph: fx.Graph | JointGraphIndex) -> Interface:
-    """The interface of a graph that has a descriptor in every slot, as it is now."""
-    if isinstance(graph, JointGraphIndex):
-        interface = graph._interface
-        interface.verify()
-    else:
-        interface = Interface(graph, Filters())
-    if interface.scan.inputs.of_kind(InputKind.SAVED):
-        raise malformed(missing_inputs(interface.scan.slots))
-    return interface
+    """The interface of a graph, as it is now."""
+    if not isinstance(graph, JointGraphIndex):
+        return Interface(graph, Filters())
+    graph._interface.verify()
+    return graph._interface
+
+
+def _inputs(interface: Interface, *, refuse_leaves: bool) -> Iterator[tuple[fx.Node, t.AOTInput]]:
+    """Every placeholder with its descriptor, up to one that torch raises at."""
+    for node, desc in interface.input_slots():
+        if isinstance(desc, SavedForBackwardsAOTInput):
+            raise malformed(missing_inputs(interface.scan.slots))
+        if refuse_leaves and isinstance(desc, t.SubclassGetAttrAOTInput):
+            raise _refusal(desc)
+        yield node, desc
 
 
 def _input_pairs(interface: Interface) -> Pairs[t.DifferentiableAOTInput]:
@@ -158,7 +164,7 @@ def _pair_inputs(interface: Interface) -> Pairs[t.DifferentiableAOTInput]:
         return _of_class(cast(Mapping[Any, Pair], scan.pairs), scan.inputs, t.DifferentiableAOTInput)
 
     found: dict[t.AOTInput, tuple[fx.Node, object]] = {}
-    for node, desc in interface.input_slots():
+    for node, desc in _inputs(interface, refuse_leaves=False):
         if isinstance(desc, t.DifferentiableAOTInput):
             found[desc] = (node, None)
     for entry, slot in interface.output_slots():
@@ -187,9 +193,7 @@ def _pair_outputs(interface: Interface) -> Pairs[t.DifferentiableAOTOutput]:
     for entry, slot in interface.output_slots():
         if isinstance(slot, t.DifferentiableAOTOutput):
             found[slot] = (entry, None)
-    for node, desc in interface.input_slots():
-        if isinstance(desc, t.SubclassGetAttrAOTInput):
-            raise _refusal(desc)
+    for node, desc in _inputs(interface, refuse_leaves=True):
         if isinstance(desc, t.TangentAOTInput):
             if desc.output in found:
                 found[desc.output] = (found[desc.output][0], node)
@@ -219,11 +223,7 @@ def _inputs_of_class(graph: fx.Graph | JointGraphIndex, cls: type[Desc]) -> tupl
             interface.scan.slots.placeholders,
         )
         return list(map(cast(Any, descs).__getitem__, numbers)), [nodes[number] for number in numbers]
-    slots = interface.input_slots()
-    for _, desc in slots:
-        if isinstance(desc, t.SubclassGetAttrAOTInput):
-            raise _refusal(desc)
-    found = [(desc, node) for node, desc in slots if isinstance(desc, cls)]
+    found = [(desc, node) for node, desc in _inputs(interface, refuse_leaves=True) if isinstance(desc, cls)]
     return [desc for desc, _ in found], [node for _, node in found]
 
 

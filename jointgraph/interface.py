@@ -13,8 +13,9 @@ from jointgraph import _torch as t
 from jointgraph._torch import storage_and_geometry
 from jointgraph.descriptors import InputKind, OutputKind, SavedForBackwardsAOTInput
 from jointgraph.exceptions import MalformedGraphError, StaleIndexError
-from jointgraph.records import GONE, SEVERAL, Input, Output
+from jointgraph.records import GONE, NO_SLOT, Input, Output
 from jointgraph.scan import Scan, read
+from jointgraph.slots import Slots
 
 T = TypeVar("T")
 
@@ -55,38 +56,39 @@ class Interface:
         """The record of an input value, if there is such a value and it is kept."""
         if number is None:
             return None
-        try:
-            return self._inputs[number]
-        except KeyError:
-            record = self._inputs[number] = self._make_input(number)
-            return record
+        if number not in self._inputs:
+            self._make_inputs([number])
+        return self._inputs[number]
 
     def output_record(self, number: int | None) -> Output | None:
         """The record of an output value, if there is such a value and it is kept."""
         if number is None:
             return None
-        try:
-            return self._outputs[number]
-        except KeyError:
-            record = self._outputs[number] = self._make_output(number)
-            return record
+        if number not in self._outputs:
+            self._make_outputs([number])
+        return self._outputs[number]
 
     def inputs(self, kind: InputKind | None = None) -> list[Input]:
         """The records of all kept inputs, or of those of one kind, in placeholder order."""
         values = self.scan.inputs
         numbers = range(len(values.descs)) if kind is None else values.of_kind(kind)
-        return [record for record in map(self.input_record, numbers) if record is not None]
+        self._make_inputs([number for number in numbers if number not in self._inputs])
+        return list(filter(None, map(self._inputs.__getitem__, numbers)))
 
     def outputs(self, kind: OutputKind | None = None) -> list[Output]:
         """The records of all kept outputs, or of those of one kind, in output order."""
         values = self.scan.outputs
         numbers = range(len(values.descs)) if kind is None else values.of_kind(kind)
-        return [record for record in map(self.output_record, numbers) if record is not None]
+        self._make_outputs([number for number in numbers if number not in self._outputs])
+        return list(filter(None, map(self._outputs.__getitem__, numbers)))
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is a tensor subclass, and everything is kept and of the kind that its class says."""
-        return self._filters == Filters() and not self.scan.inputs.has_leaves and not self.scan.outputs.has_leaves
+        """Whether every slot is a value of its own with a descriptor of torch's, and kept."""
+        scan = self.scan
+        if scan.inputs.has_leaves or scan.outputs.has_leaves or scan.inputs.of_kind(InputKind.SAVED):
+            return False
+        return self._filters == Filters()
 
     def input_slots(self) -> list[tuple[fx.Node, t.AOTInput]]:
         """Every placeholder of a kept input, with its descriptor, in order."""
@@ -195,31 +197,37 @@ class Interface:
         inputs, self._inputs = self._inputs, {}
         for record in filter(None, inputs.values()):
             number = record._number = scan.inputs.number.get(record._desc, GONE)
-            record._grad_slot, record._position = None, SEVERAL
+            record._slot, record._grad_slot = NO_SLOT, None
             if number != GONE:
-                record._position, record._slot, record._node = _input_place(scan, number)
+                record._slot, record._node = _input_place(scan, number)
                 self._inputs[number] = record
         outputs, self._outputs = self._outputs, {}
         for output in filter(None, outputs.values()):
             number = output._number = scan.outputs.number.get(output._desc, GONE)
-            output._position = SEVERAL
+            output._slot = NO_SLOT
             if number != GONE:
-                output._position, output._slot = _output_place(scan, number)
+                output._slot, output._position, output._table = _output_place(scan, number)
                 self._outputs[number] = output
 
-    def _make_input(self, number: int) -> Input | None:
-        values, keeps = self.scan.inputs, self._filters.keeps_input
-        desc = values.descs[number]
-        if keeps is not None and not keeps(desc):
-            return None
-        return Input(self, desc, values.kinds[number], number, *_input_place(self.scan, number))
+    def _make_inputs(self, numbers: Sequence[int]) -> None:
+        """Make the records of input values, ``None`` where one isn't kept."""
+        scan, keeps = self.scan, self._filters.keeps_input
+        descs, kinds = scan.inputs.descs, scan.inputs.kinds
+        for number in numbers:
+            desc = descs[number]
+            kept = keeps is None or keeps(desc)
+            place = _input_place(scan, number)
+            self._inputs[number] = Input(self, desc, kinds[number], number, *place) if kept else None
 
-    def _make_output(self, number: int) -> Output | None:
-        values, keeps = self.scan.outputs, self._filters.keeps_output
-        desc = values.descs[number]
-        if keeps is not None and not keeps(desc):
-            return None
-        return Output(self, desc, values.kinds[number], number, *_output_place(self.scan, number))
+    def _make_outputs(self, numbers: Sequence[int]) -> None:
+        """Make the records of output values, ``None`` where one isn't kept."""
+        scan, keeps = self.scan, self._filters.keeps_output
+        descs, kinds = scan.outputs.descs, scan.outputs.kinds
+        for number in numbers:
+            desc = descs[number]
+            kept = keeps is None or keeps(desc)
+            place = _output_place(scan, number)
+            self._outputs[number] = Output(self, desc, kinds[number], number, *place) if kept else None
 
     def _roles(self) -> dict[fx.Node, tuple[Input | Output, ...]]:
         """The records of every node that fills a slot."""
@@ -235,19 +243,20 @@ class Interface:
         return self.kept("aliases", lambda: _aliases(self.scan)).get(number, ())
 
 
-def _input_place(scan: Scan, number: int) -> tuple[int, t.AOTInput | None, fx.Node]:
-    """Where an input is: the position of its only slot or ``SEVERAL``; the first slot's descriptor and node."""
-    positions = scan.inputs.positions[number]
+def _input_place(scan: Scan, number: int) -> tuple[object, fx.Node]:
+    """What stands in ``meta["desc"]`` of an input's only slot, or ``NO_SLOT``; and its first placeholder."""
+    positions, slots = scan.inputs.positions[number], scan.slots
     first = positions[0]
-    slot = scan.slots.inputs[first]
-    described = None if isinstance(slot, SavedForBackwardsAOTInput) else slot
-    return first if len(positions) == 1 else SEVERAL, described, scan.slots.placeholders[first]
+    slot = slots.inputs[first]
+    if len(positions) > 1:
+        return NO_SLOT, slots.placeholders[first]
+    return None if slot.__class__ is SavedForBackwardsAOTInput else slot, slots.placeholders[first]
 
 
-def _output_place(scan: Scan, number: int) -> tuple[int, t.AOTOutput | None]:
-    """Where an output is: the position of its only slot or ``SEVERAL``; the first slot's descriptor."""
-    positions = scan.outputs.positions[number]
-    return positions[0] if len(positions) == 1 else SEVERAL, scan.slots.outputs[positions[0]]
+def _output_place(scan: Scan, number: int) -> tuple[object, int, Slots]:
+    """What describes an output's only slot, or ``NO_SLOT``; the position of its first slot; and in which reading."""
+    positions, slots = scan.outputs.positions[number], scan.slots
+    return slots.outputs[positions[0]] if len(positions) == 1 else NO_SLOT, positions[0], slots
 
 
 def _aliases(scan: Scan) -> dict[int, list[int]]:

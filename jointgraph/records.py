@@ -22,6 +22,7 @@ from jointgraph.descriptors import (
 from jointgraph.exceptions import StaleIndexError, SubclassError
 from jointgraph.leaves import Leaf, Slot, val_of
 from jointgraph.scan import Scan, Values
+from jointgraph.slots import Slots
 
 Desc = TypeVar("Desc", t.AOTInput, t.AOTOutput)
 Kind = TypeVar("Kind", InputKind, OutputKind)
@@ -30,8 +31,8 @@ Linked = TypeVar("Linked", bound="_Record[Any, Any, Any]")
 
 GONE = -1
 """The number of a value that the graph has no longer."""
-SEVERAL = -1
-"""The position of a value that has several slots, or none."""
+NO_SLOT = object()
+"""In place of a slot's descriptor, for a value that has several slots or none: it is found in no slot."""
 _UNSURE = object()
 """In place of an entry, when the output list has to be read to tell it."""
 
@@ -69,10 +70,8 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
     _kind: Kind
     _number: int
     """The value's number in the owner's scan; ``GONE`` when the graph has it no longer."""
-    _position: int
-    """The position of the only slot, or ``SEVERAL``."""
-    _slot: Desc | None
-    """What stood in ``meta["desc"]`` of that slot."""
+    _slot: object
+    """What stood in ``meta["desc"]`` of the only slot, or ``NO_SLOT``."""
 
     @property
     def desc(self) -> Desc:
@@ -227,21 +226,26 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
         Raises:
             SubclassError: if there are several; ``nodes`` and ``leaves`` have them.
         """
-        return self._node if self._holds() else cast(fx.Node, self._only_slot().value)
+        node = self._node
+        if node.meta.get("desc") is self._slot and not node._erased:
+            return node
+        return cast(fx.Node, self._only_slot().value)
 
     @property
     def grad(self) -> Output | None:
         """The output that is this input's gradient; ``None`` where there is none (``grad_status`` says why)."""
-        slot, value = self._gradient()
-        return None if value is None else slot
+        slot = self._grad_slot
+        if slot is None or not self._holds() or slot._peek() is _UNSURE:
+            slot = self._find_gradient()
+        return slot if slot is not None and slot._has_value() else None
 
     @property
     def grad_status(self) -> GradStatus:
         """Whether the graph computes a gradient, was asked for one in vain, or wasn't asked."""
-        slot, value = self._gradient()
+        slot = self._find_gradient()
         if slot is None:
             return GradStatus.NOT_REQUESTED
-        return GradStatus.MISSING if value is None else GradStatus.PRESENT
+        return GradStatus.PRESENT if slot._has_value() else GradStatus.MISSING
 
     @property
     def mutation(self) -> Output | None:
@@ -279,7 +283,7 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
 
     def _holds(self) -> bool:
         node = self._node
-        return self._position != SEVERAL and node.meta.get("desc") is self._slot and not node._erased
+        return node.meta.get("desc") is self._slot and not node._erased
 
     def _verify(self) -> None:
         self._owner.verify_inputs()
@@ -287,20 +291,23 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
     def _verify_linked(self) -> None:
         self._owner.verify_outputs()
 
-    def _gradient(self) -> tuple[Output | None, object]:
-        """The output that the gradient is in or would be, and what is there. Constant time where there is one."""
-        slot = self._grad_slot
-        if slot is not None and self._holds():
-            value = slot._peek()
-            if value is not _UNSURE:
-                return slot, value
-        slot = self._grad_slot = self._linked(lambda: self._owner.output_record(self._owner.scan.grads[self._number]))
-        return slot, None if slot is None else slot._any_value()
+    def _find_gradient(self) -> Output | None:
+        """The output that the gradient is in, or would be."""
+        slot = self._owner.output_record(self._owner.scan.grads[self._number]) if self._holds() else None
+        if slot is None or not slot._holds():
+            slot = self._linked(lambda: self._owner.output_record(self._owner.scan.grads[self._number]))
+        self._grad_slot = slot
+        return slot
 
 
 @attrs.define(eq=False, repr=False)
 class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
     """One output value of a graph: a result of the user's, a gradient, a mutated input's new value, ..."""
+
+    _position: int
+    """The position of the first slot."""
+    _table: Slots
+    """The owner's last reading of the slots."""
 
     @property
     def value(self) -> object:
@@ -356,14 +363,14 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
 
     def _peek(self) -> object:
         """What is in the only slot if that is still what it was, told in constant time."""
-        slots, position = self._owner.scan.slots, self._position
-        output = slots.output
-        args, descs = output.args, output.meta.get("desc")
-        if args is not slots.output_args or position == SEVERAL or descs.__class__ is not list:
-            return _UNSURE
-        if len(descs) != len(slots.outputs) or descs[position] is not self._slot:
-            return _UNSURE
-        return cast(Sequence[object], args[0])[position]
+        table = self._table
+        output = table.output
+        args = output.args
+        if args is table.output_args:
+            descs, position = output.meta.get("desc"), self._position
+            if descs.__class__ is list and position < len(descs) and descs[position] is self._slot:
+                return args[0][position]  # type: ignore[index]  # Its only argument is a list.
+        return _UNSURE
 
     def _verify(self) -> None:
         self._owner.verify_outputs()

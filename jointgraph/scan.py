@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, compress, count
-from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 import attrs
@@ -76,8 +75,10 @@ class Values(Generic[Desc, Kind]):
     @cached_property
     def kinds(self) -> Sequence[Kind]:
         """The kind of each value."""
-        numbered = ((number, kind) for kind, numbers in self.by_kind.items() for number in numbers)
-        return [kind for _, kind in sorted(numbered, key=itemgetter(0))]
+        kinds = dict.fromkeys(range(len(self.descs)), next(iter(self.by_kind), None))
+        for kind, numbers in self.by_kind.items():
+            kinds.update(dict.fromkeys(numbers, kind))
+        return cast(Sequence[Kind], list(kinds.values()))
 
     def of_kind(self, kind: Kind) -> Sequence[int]:
         """The numbers of the values of one kind, in order."""
