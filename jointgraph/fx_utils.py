@@ -10,8 +10,9 @@ graph. Beyond that:
   `JointGraphIndex` has the answers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from torch import fx
@@ -39,6 +40,7 @@ Desc = TypeVar("Desc", bound=t.AOTInput | t.AOTOutput)
 Pair = tuple[fx.Node, fx.Node | None]
 """As torch has it; an output's first may be ``None`` or a constant all the same."""
 Pairs = dict[Desc, Pair]
+_TARGET = attrgetter("target")
 
 
 def get_all_input_and_grad_nodes(g: fx.Graph | JointGraphIndex) -> Pairs[t.DifferentiableAOTInput]:
@@ -109,7 +111,7 @@ def get_named_param_nodes(graph: fx.Graph | JointGraphIndex) -> dict[str, fx.Nod
         MalformedGraphError: if the graph breaks a rule; a ``KeyError`` and an ``AssertionError``.
     """
     descs, nodes = _inputs_of_class(graph, t.ParamAOTInput)
-    return {desc.target: node for desc, node in zip(descs, nodes)}
+    return dict(zip(map(_TARGET, descs), nodes))
 
 
 def get_named_buffer_nodes(graph: fx.Graph | JointGraphIndex) -> dict[str, fx.Node]:
@@ -118,7 +120,7 @@ def get_named_buffer_nodes(graph: fx.Graph | JointGraphIndex) -> dict[str, fx.No
     Raises as `get_named_param_nodes` does.
     """
     descs, nodes = _inputs_of_class(graph, t.BufferAOTInput)
-    return {desc.target: node for desc, node in zip(descs, nodes)}
+    return dict(zip(map(_TARGET, descs), nodes))
 
 
 def get_param_nodes(graph: fx.Graph | JointGraphIndex) -> list[fx.Node]:
@@ -217,12 +219,10 @@ def _inputs_of_class(graph: fx.Graph | JointGraphIndex, cls: type[Desc]) -> tupl
     """The descriptors of a class among the placeholders, and the placeholders that have them."""
     interface = _interface(graph)
     if interface.is_plain:
-        numbers, descs, nodes = (
-            interface.scan.inputs.of_class(cls),
-            interface.scan.inputs.descs,
-            interface.scan.slots.placeholders,
-        )
-        return list(map(cast(Any, descs).__getitem__, numbers)), [nodes[number] for number in numbers]
+        inputs, nodes = interface.scan.inputs, interface.scan.slots.placeholders
+        numbers = inputs.of_class(cls)
+        descs = cast(Sequence[Desc], inputs.descs)
+        return list(map(descs.__getitem__, numbers)), list(map(nodes.__getitem__, numbers))
     found = [(desc, node) for node, desc in _inputs(interface, refuse_leaves=True) if isinstance(desc, cls)]
     return [desc for desc, _ in found], [node for _, node in found]
 

@@ -1,6 +1,6 @@
 """`JointGraphIndex`: what a pass asks about the inputs and outputs of a graph."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, overload
 
@@ -115,37 +115,37 @@ class JointGraphIndex:
     @property
     def inputs(self) -> Mapping[t.AOTInput, Input]:
         """Every input value by base descriptor, in placeholder order."""
-        return self._input_view("inputs", None, _desc)
+        return self._input_view("inputs", (), _desc)
 
     @property
     def outputs(self) -> Mapping[t.AOTOutput, Output]:
         """Every output value that has a descriptor, by base descriptor, in output order."""
-        return self._output_view("outputs", None, _desc)
+        return self._output_view("outputs", (), _desc)
 
     @property
     def params(self) -> Mapping[str, Input]:
         """The parameters by fully qualified name, in placeholder order (torch: ``get_named_param_nodes``)."""
-        return self._input_view("params", InputKind.PARAM, _name, also=self._origin.tied)
+        return self._input_view("params", (InputKind.PARAM,), _name, also=self._origin.tied)
 
     @property
     def buffers(self) -> Mapping[str, Input]:
         """The buffers by fully qualified name, in placeholder order (torch: ``get_named_buffer_nodes``)."""
-        return self._input_view("buffers", InputKind.BUFFER, _name, also=self._origin.tied)
+        return self._input_view("buffers", (InputKind.BUFFER,), _name, also=self._origin.tied)
 
     @property
     def plain_inputs(self) -> Mapping[int, Input]:
         """The user's flat arguments by their ``idx``, which counts from after the parameters and buffers."""
-        return self._input_view("plain_inputs", InputKind.PLAIN, _field("idx"))
+        return self._input_view("plain_inputs", (InputKind.PLAIN,), _field("idx"))
 
     @property
     def plain_outputs(self) -> Mapping[int, Output]:
         """The user's flat results by their ``idx``."""
-        return self._output_view("plain_outputs", OutputKind.PLAIN, _field("idx"))
+        return self._output_view("plain_outputs", (OutputKind.PLAIN,), _field("idx"))
 
     @property
     def tangents(self) -> Mapping[t.AOTOutput, Input]:
         """The tangents, by the output that each belongs to."""
-        return self._input_view("tangents", InputKind.TANGENT, _field("output"))
+        return self._input_view("tangents", (InputKind.TANGENT,), _field("output"))
 
     @property
     def grads(self) -> Mapping[t.AOTInput, Output]:
@@ -153,12 +153,12 @@ class JointGraphIndex:
 
         In a backward graph, those inputs may be inputs of the forward graph only.
         """
-        return self._output_view("grads", OutputKind.GRAD, _field("grad_of"), shows=Output._has_value)
+        return self._output_view("grads", (OutputKind.GRAD,), _field("grad_of"), shows=Output._has_value)
 
     @property
     def mutations(self) -> Mapping[t.AOTInput, Output]:
         """The new values of mutated inputs, by the input that each belongs to."""
-        return self._output_view("mutations", OutputKind.INPUT_MUTATION, _field("mutated_input"))
+        return self._output_view("mutations", (OutputKind.INPUT_MUTATION,), _field("mutated_input"))
 
     @property
     def saved(self) -> Mapping[str, Input | Output]:
@@ -174,9 +174,8 @@ class JointGraphIndex:
         """Every input but tangents, with its gradient or ``None`` (torch: ``get_all_input_and_grad_nodes``)."""
         return self._input_view(
             "input_grads",
-            None,
+            [kind for kind in InputKind if kind is not InputKind.TANGENT],
             _desc,
-            shows=lambda record: record._kind is not InputKind.TANGENT,
             wrap=lambda record: InputGrad(record, record.grad),
         )
 
@@ -185,9 +184,8 @@ class JointGraphIndex:
         """Every output but gradients, with its tangent or ``None`` (torch: ``get_all_output_and_tangent_nodes``)."""
         return self._output_view(
             "output_tangents",
-            None,
+            [kind for kind in OutputKind if kind is not OutputKind.GRAD],
             _desc,
-            shows=lambda record: record._kind is not OutputKind.GRAD,
             wrap=lambda record: OutputTangent(record, record.tangent),
         )
 
@@ -272,23 +270,23 @@ class JointGraphIndex:
         return {node.name: record for record in records for node in record.nodes}
 
     def _input_view(
-        self, title: str, kind: InputKind | None, key: Callable[[Input], Any], **options: Any
+        self, title: str, kinds: Iterable[InputKind], key: Callable[[Input], Any], **options: Any
     ) -> View[Any, Any]:
         interface = self._interface
         return self._view(
             title,
-            lambda: interface.kept(title, lambda: {key(record): record for record in interface.inputs(kind)}),
+            lambda: interface.kept(title, lambda: {key(record): record for record in interface.inputs(*kinds)}),
             interface.verify_inputs,
             **options,
         )
 
     def _output_view(
-        self, title: str, kind: OutputKind | None, key: Callable[[Output], Any], **options: Any
+        self, title: str, kinds: Iterable[OutputKind], key: Callable[[Output], Any], **options: Any
     ) -> View[Any, Any]:
         interface = self._interface
         return self._view(
             title,
-            lambda: interface.kept(title, lambda: {key(record): record for record in interface.outputs(kind)}),
+            lambda: interface.kept(title, lambda: {key(record): record for record in interface.outputs(*kinds)}),
             interface.verify_outputs,
             **options,
         )

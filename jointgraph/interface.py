@@ -11,11 +11,10 @@ from torch import fx
 
 from jointgraph import _torch as t
 from jointgraph._torch import storage_and_geometry
-from jointgraph.descriptors import InputKind, OutputKind, SavedForBackwardsAOTInput
+from jointgraph.descriptors import InputKind, OutputKind
 from jointgraph.exceptions import MalformedGraphError, StaleIndexError
-from jointgraph.records import GONE, NO_SLOT, Input, Output
-from jointgraph.scan import Scan, read
-from jointgraph.slots import Slots
+from jointgraph.records import GONE, Input, Output
+from jointgraph.scan import NO_SLOT, Scan, read
 
 T = TypeVar("T")
 
@@ -46,6 +45,7 @@ class Interface:
         self.graph = graph
         self.last_change = "nothing changed"
         self._filters = filters
+        self._unfiltered = filters == Filters()
         self.scan = read(graph, filters.input_kind, filters.output_kind)
         self._inputs: dict[int, Input | None] = {}
         self._outputs: dict[int, Output | None] = {}
@@ -57,7 +57,7 @@ class Interface:
         if number is None:
             return None
         if number not in self._inputs:
-            self._make_inputs([number])
+            self.inputs(self.scan.inputs.kinds[number])  # Who asks for one will ask for more of its kind.
         return self._inputs[number]
 
     def output_record(self, number: int | None) -> Output | None:
@@ -65,21 +65,23 @@ class Interface:
         if number is None:
             return None
         if number not in self._outputs:
-            self._make_outputs([number])
+            self.outputs(self.scan.outputs.kinds[number])
         return self._outputs[number]
 
-    def inputs(self, kind: InputKind | None = None) -> list[Input]:
-        """The records of all kept inputs, or of those of one kind, in placeholder order."""
-        values = self.scan.inputs
-        numbers = range(len(values.descs)) if kind is None else values.of_kind(kind)
-        self._make_inputs([number for number in numbers if number not in self._inputs])
+    def inputs(self, *kinds: InputKind) -> list[Input]:
+        """The records of all kept inputs, or of those of some kinds, in placeholder order."""
+        numbers = self.scan.inputs.of_kinds(kinds)
+        missing = [number for number in numbers if number not in self._inputs]
+        if missing:
+            self._make_inputs(missing)
         return list(filter(None, map(self._inputs.__getitem__, numbers)))
 
-    def outputs(self, kind: OutputKind | None = None) -> list[Output]:
-        """The records of all kept outputs, or of those of one kind, in output order."""
-        values = self.scan.outputs
-        numbers = range(len(values.descs)) if kind is None else values.of_kind(kind)
-        self._make_outputs([number for number in numbers if number not in self._outputs])
+    def outputs(self, *kinds: OutputKind) -> list[Output]:
+        """The records of all kept outputs, or of those of some kinds, in output order."""
+        numbers = self.scan.outputs.of_kinds(kinds)
+        missing = [number for number in numbers if number not in self._outputs]
+        if missing:
+            self._make_outputs(missing)
         return list(filter(None, map(self._outputs.__getitem__, numbers)))
 
     @property
@@ -88,7 +90,7 @@ class Interface:
         scan = self.scan
         if scan.inputs.has_leaves or scan.outputs.has_leaves or scan.inputs.of_kind(InputKind.SAVED):
             return False
-        return self._filters == Filters()
+        return self._unfiltered
 
     def input_slots(self) -> list[tuple[fx.Node, t.AOTInput]]:
         """Every placeholder of a kept input, with its descriptor, in order."""
@@ -196,38 +198,40 @@ class Interface:
         self._kept.clear()
         inputs, self._inputs = self._inputs, {}
         for record in filter(None, inputs.values()):
-            number = record._number = scan.inputs.number.get(record._desc, GONE)
-            record._slot, record._grad_slot = NO_SLOT, None
+            number = scan.inputs.number.get(record._desc, GONE)
+            record._number, record._slot, record._grad_slot = number, NO_SLOT, None
             if number != GONE:
-                record._slot, record._node = _input_place(scan, number)
+                record._slot, record._node = scan.input_slots[number], scan.input_nodes[number]
                 self._inputs[number] = record
         outputs, self._outputs = self._outputs, {}
         for output in filter(None, outputs.values()):
-            number = output._number = scan.outputs.number.get(output._desc, GONE)
-            output._slot = NO_SLOT
+            number = scan.outputs.number.get(output._desc, GONE)
+            output._number, output._slot, output._table = number, NO_SLOT, scan.slots
             if number != GONE:
-                output._slot, output._position, output._table = _output_place(scan, number)
+                output._slot, output._position = scan.output_slots[number], scan.outputs.positions[number][0]
                 self._outputs[number] = output
 
     def _make_inputs(self, numbers: Sequence[int]) -> None:
         """Make the records of input values, ``None`` where one isn't kept."""
-        scan, keeps = self.scan, self._filters.keeps_input
-        descs, kinds = scan.inputs.descs, scan.inputs.kinds
+        scan, values, keeps = self.scan, self.scan.inputs, self._filters.keeps_input
         for number in numbers:
-            desc = descs[number]
-            kept = keeps is None or keeps(desc)
-            place = _input_place(scan, number)
-            self._inputs[number] = Input(self, desc, kinds[number], number, *place) if kept else None
+            desc = values.descs[number]
+            if keeps is None or keeps(desc):
+                slot, node = scan.input_slots[number], scan.input_nodes[number]
+                self._inputs[number] = Input(self, desc, values.kinds[number], number, slot, node)
+            else:
+                self._inputs[number] = None
 
     def _make_outputs(self, numbers: Sequence[int]) -> None:
         """Make the records of output values, ``None`` where one isn't kept."""
-        scan, keeps = self.scan, self._filters.keeps_output
-        descs, kinds = scan.outputs.descs, scan.outputs.kinds
+        scan, values, keeps = self.scan, self.scan.outputs, self._filters.keeps_output
         for number in numbers:
-            desc = descs[number]
-            kept = keeps is None or keeps(desc)
-            place = _output_place(scan, number)
-            self._outputs[number] = Output(self, desc, kinds[number], number, *place) if kept else None
+            desc = values.descs[number]
+            if keeps is None or keeps(desc):
+                slot, position = scan.output_slots[number], values.positions[number][0]
+                self._outputs[number] = Output(self, desc, values.kinds[number], number, slot, position, scan.slots)
+            else:
+                self._outputs[number] = None
 
     def _roles(self) -> dict[fx.Node, tuple[Input | Output, ...]]:
         """The records of every node that fills a slot."""
@@ -241,22 +245,6 @@ class Interface:
     def alias_numbers(self, number: int) -> Sequence[int]:
         """The other inputs with the storages and the geometry of one."""
         return self.kept("aliases", lambda: _aliases(self.scan)).get(number, ())
-
-
-def _input_place(scan: Scan, number: int) -> tuple[object, fx.Node]:
-    """What stands in ``meta["desc"]`` of an input's only slot, or ``NO_SLOT``; and its first placeholder."""
-    positions, slots = scan.inputs.positions[number], scan.slots
-    first = positions[0]
-    slot = slots.inputs[first]
-    if len(positions) > 1:
-        return NO_SLOT, slots.placeholders[first]
-    return None if slot.__class__ is SavedForBackwardsAOTInput else slot, slots.placeholders[first]
-
-
-def _output_place(scan: Scan, number: int) -> tuple[object, int, Slots]:
-    """What describes an output's only slot, or ``NO_SLOT``; the position of its first slot; and in which reading."""
-    positions, slots = scan.outputs.positions[number], scan.slots
-    return slots.outputs[positions[0]] if len(positions) == 1 else NO_SLOT, positions[0], slots
 
 
 def _aliases(scan: Scan) -> dict[int, list[int]]:

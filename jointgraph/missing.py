@@ -66,7 +66,7 @@ def why_missing(desc: t.AOTInput, interface: Interface, origin: Origin) -> str:
     if interface.leaves_out(desc):
         return "The graph has it, but keeps_input() of this index leaves it out."
     arguments = origin.arguments()
-    bases = interface.inputs(InputKind.VIEW_BASE) + interface.inputs(InputKind.SYNTHETIC_BASE)
+    bases = interface.inputs(InputKind.VIEW_BASE, InputKind.SYNTHETIC_BASE)
     if arguments is None:
         carrier = next((base._desc for base in bases if getattr(base._desc, "base_of", None) == desc), None)
     else:

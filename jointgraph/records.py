@@ -31,8 +31,6 @@ Linked = TypeVar("Linked", bound="_Record[Any, Any, Any]")
 
 GONE = -1
 """The number of a value that the graph has no longer."""
-NO_SLOT = object()
-"""In place of a slot's descriptor, for a value that has several slots or none: it is found in no slot."""
 _UNSURE = object()
 """In place of an entry, when the output list has to be read to tell it."""
 
@@ -235,8 +233,11 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
     def grad(self) -> Output | None:
         """The output that is this input's gradient; ``None`` where there is none (``grad_status`` says why)."""
         slot = self._grad_slot
-        if slot is None or not self._holds() or slot._peek() is _UNSURE:
-            slot = self._find_gradient()
+        if slot is not None and self._holds():
+            value = slot._peek()
+            if value is not _UNSURE:
+                return None if value is None else slot
+        slot = self._find_gradient()
         return slot if slot is not None and slot._has_value() else None
 
     @property

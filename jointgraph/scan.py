@@ -39,6 +39,10 @@ _FORWARD_OUTPUTS = {
 }
 
 
+NO_SLOT = object()
+"""In place of a slot's descriptor, for a value that has several slots or none: it is found in no slot."""
+
+
 @attrs.define(eq=False, slots=False)  # A cached property needs a __dict__.
 class Values(Generic[Desc, Kind]):
     """The values on one side of a graph, numbered in the order of their first slots."""
@@ -84,6 +88,12 @@ class Values(Generic[Desc, Kind]):
         """The numbers of the values of one kind, in order."""
         return self.by_kind.get(kind, ())
 
+    def of_kinds(self, kinds: Sequence[Kind]) -> Sequence[int]:
+        """The numbers of the values of some kinds, in order; of all, if none are named."""
+        if not kinds:
+            return range(len(self.descs))
+        return self.of_kind(kinds[0]) if len(kinds) == 1 else sorted(chain.from_iterable(map(self.of_kind, kinds)))
+
     def of_class(self, cls: type) -> Sequence[int]:
         """The numbers of the values whose descriptor is of a class, in order."""
         found = [numbers for own, numbers in self.by_class.items() if issubclass(own, cls)]
@@ -112,6 +122,22 @@ class Scan:
     """Input → its placeholder, and the entry of its gradient or ``None``. Empty if there is any subclass."""
     args: object
     """The output node's ``args``, which ``pairs`` is of."""
+
+    @cached_property
+    def input_slots(self) -> list[object]:
+        """For each input, what stands in ``meta["desc"]`` of its only slot, or ``NO_SLOT``."""
+        slots = [None if desc.__class__ is SavedForBackwardsAOTInput else desc for desc in self.slots.inputs]
+        return [slots[places[0]] if len(places) == 1 else NO_SLOT for places in self.inputs.positions]
+
+    @cached_property
+    def input_nodes(self) -> list[fx.Node]:
+        """For each input, its first placeholder."""
+        return [self.slots.placeholders[places[0]] for places in self.inputs.positions]
+
+    @cached_property
+    def output_slots(self) -> list[object]:
+        """For each output, what describes its only slot, or ``NO_SLOT``."""
+        return [self.slots.outputs[places[0]] if len(places) == 1 else NO_SLOT for places in self.outputs.positions]
 
     @cached_property
     def grad_of(self) -> dict[int, int]:

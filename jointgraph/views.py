@@ -68,11 +68,15 @@ class View(Mapping[Key, Value]):
 
     def items(self) -> ItemsView[Key, Value]:
         """Keys and records, in slot order."""
-        return {key: self._wrap(record) for key, record in self._shown().items()}.items()
+        shown = self._shown()
+        wrapped = shown if self._wrap is _itself else {key: self._wrap(record) for key, record in shown.items()}
+        return wrapped.items()
 
     def values(self) -> ValuesView[Value]:
         """The records, in slot order."""
-        return {key: self._wrap(record) for key, record in self._shown().items()}.values()
+        shown = self._shown()
+        wrapped = shown if self._wrap is _itself else dict(enumerate(map(self._wrap, shown.values())))
+        return wrapped.values()
 
     def __repr__(self) -> str:
         """The title and what is in it."""
