@@ -13,6 +13,7 @@ The built-in bases are what torch's ``fx_utils`` raises in the same place, so co
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import attrs
 
@@ -38,10 +39,6 @@ class Fault:
     missing_descriptor: bool = False
     """Whether the fault is that a slot has no descriptor."""
 
-    def __str__(self) -> str:
-        """One line: where, what, and the way out."""
-        return f"{self.where}: {self.rule} {self.remedy}"
-
 
 class MalformedGraphError(JointGraphError, AssertionError, KeyError):
     """The graph breaks a rule that every joint graph keeps.
@@ -57,12 +54,16 @@ class MalformedGraphError(JointGraphError, AssertionError, KeyError):
         """Show every one of ``faults`` in one message."""
         self.faults = tuple(faults)
         count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
-        lines = "".join(f"\n  - {fault}" for fault in self.faults)
+        lines = ""
+        for fault, following in zip_longest(self.faults, self.faults[1:]):
+            lines += f"\n  - {fault.where}: {fault.rule}"
+            if following is None or following.remedy != fault.remedy:
+                lines += f" {fault.remedy}"
         super().__init__(f"This is no graph that jointgraph can index ({count}):{lines}")
 
 
 class MissingDescriptorError(MalformedGraphError):
-    """A placeholder or an output has no descriptor in ``meta["desc"]``. Its ``faults`` hold all other faults as well."""
+    """A slot has no descriptor in ``meta["desc"]``. The ``faults`` hold all other faults of the graph as well."""
 
 
 class UnknownNameError(JointGraphError, KeyError):

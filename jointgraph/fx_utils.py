@@ -236,7 +236,7 @@ def _refusal(desc: t.AOTInput | t.AOTOutput) -> SubclassError:
 
 def _stranger(desc: t.AOTInput | t.AOTOutput, owner: t.AOTInput | t.AOTOutput, side: str) -> UnknownNameError:
     return UnknownNameError(
-        f"{desc} belongs to an {side} that is none of this graph's plain ones: it is in the other half of a partitioned "
-        "graph, or a tensor subclass. JointGraphIndex answers there.",
+        f"{desc} belongs to an {side} that is none of this graph's plain ones: it is in the other half of a "
+        "partitioned graph, or a tensor subclass. JointGraphIndex answers there.",
         owner,
     )

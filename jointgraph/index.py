@@ -215,7 +215,7 @@ class JointGraphIndex:
         """
         if node.graph is not self.graph:
             raise JointGraphError(
-                f"{node} is a node of another graph. A copied or partitioned graph has nodes of its own: take one of those."
+                f"{node} is a node of another graph. A copied or partitioned graph has its own nodes: take one of them."
             )
         return self._interface.roles(node)
 

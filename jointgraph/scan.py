@@ -205,7 +205,7 @@ def _pairs(
     slots: Slots, inputs: Values[t.AOTInput, InputKind], grads: Sequence[int | None]
 ) -> dict[t.AOTInput, tuple[fx.Node, object]]:
     """Pair the only placeholder of each input with the only entry of its gradient."""
-    entries = list(compress(slots.entries, slots.outputs))
+    entries = list(compress(slots.entries, slots.outputs)) if slots.outputs else []
     found = [None if number is None else entries[number] for number in grads]
     return dict(zip(inputs.descs, zip(slots.placeholders, found)))
 
@@ -297,8 +297,8 @@ def missing_inputs(slots: Slots) -> list[Fault]:
     """The placeholders without a descriptor."""
     return [
         Fault(slots.input_label(position), 'its meta["desc"] is missing.', RECAPTURE, missing_descriptor=True)
-        for position, desc in enumerate(slots.inputs)
-        if type(desc) is SavedForBackwardsAOTInput
+        for position, node in enumerate(slots.placeholders)
+        if node.meta.get("desc") is None
     ]
 
 

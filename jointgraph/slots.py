@@ -87,8 +87,9 @@ def read_slots(graph: fx.Graph) -> tuple[Slots, list[Fault]]:
     if not all(issubclass(cls, t.AOTInput) for cls in set(map(type, inputs))):
         for position, desc in enumerate(inputs):
             if not isinstance(desc, t.AOTInput):
-                faults.append(_foreign(f"placeholder {placeholders[position].name}", desc, "AOTInput"))
-                inputs[position] = SavedForBackwardsAOTInput(placeholders[position].name)
+                node = placeholders[position]
+                inputs[position] = SavedForBackwardsAOTInput(node.name)
+                faults.append(_foreign(f"placeholder {node.name}", desc, "AOTInput"))
 
     output = _find_output(graph)
     outputs, output_faults = _read_outputs(output)
@@ -98,39 +99,31 @@ def read_slots(graph: fx.Graph) -> tuple[Slots, list[Fault]]:
 
 def _descriptors(placeholders: Sequence[fx.Node]) -> list[t.AOTInput]:
     """The placeholders' descriptors; where there is none, the one that jointgraph files the placeholder under."""
-    try:
-        return [node.meta["desc"] for node in placeholders]
-    except KeyError:
-        return [node.meta.get("desc") or SavedForBackwardsAOTInput(node.name) for node in placeholders]
+    descs = [node.meta.get("desc") for node in placeholders]
+    if all(descs):
+        return cast(list[t.AOTInput], descs)
+    return [SavedForBackwardsAOTInput(n.name) if desc is None else desc for n, desc in zip(placeholders, descs)]
 
 
 def _find_output(graph: fx.Graph) -> fx.Node:
-    """The output node, which must return a list."""
     nodes = graph.find_nodes(op="output")
     if len(nodes) != 1:
-        fault = Fault(
-            "graph", f"it has {len(nodes)} output nodes, and must have one.", "Call graph.output([...]) once."
-        )
-        raise malformed([fault])
-    output = cast(fx.Node, nodes[0])
-    if not output.args or not _is_list(output.args[0]):
-        returned = output.args[0] if output.args else "nothing"
-        raise malformed([Fault("output", f"it returns {returned}, and must return a list.", "Return [...] instead.")])
-    return output
+        rule = f"it has {len(nodes)} output nodes, and must have one."
+        raise malformed([Fault("graph", rule, "Call graph.output([...]) once.")])
+    return cast(fx.Node, nodes[0])
 
 
 def _read_outputs(output: fx.Node) -> tuple[list[t.AOTOutput | None], list[Fault]]:
     """The descriptors of the output entries, those that can be read, and what is wrong with the entries."""
-    entries, descs = cast(Sequence[object], output.args[0]), output.meta.get("desc")
+    returned, descs = output.args[0] if output.args else None, output.meta.get("desc")
     faults = []
+    if not _is_list(returned):
+        faults.append(Fault("output", f"it returns {returned}, and must return a list.", _FLATTEN))
+    entries = returned if _is_list(returned) else ()
     if any(issubclass(cls, _NESTS) for cls in set(map(type, entries))):
-        faults += [
-            Fault(
-                _output_label(position, entry), "it is nested; each entry must be a node, a constant or None.", _FLATTEN
-            )
-            for position, entry in enumerate(entries)
-            if isinstance(entry, _NESTS)
-        ]
+        rule = "it is nested; each entry must be a node, a constant or None."
+        nested = [position for position, entry in enumerate(entries) if isinstance(entry, _NESTS)]
+        faults += [Fault(_output_label(position, entries[position]), rule, _FLATTEN) for position in nested]
     if not _is_list(descs):
         rule = 'its meta["desc"] is missing.' if descs is None else f'its meta["desc"] is {descs!r}, no list.'
         return [], [*faults, Fault("output", rule, RECAPTURE, missing_descriptor=True)]
@@ -143,10 +136,9 @@ def _read_outputs(output: fx.Node) -> tuple[list[t.AOTOutput | None], list[Fault
                 faults.append(_foreign(_output_label(position, entries[position]), desc, "AOTOutput"))
                 descs[position] = None
     elif type(None) in classes:
+        rule = "it has a value and no descriptor."
         faults += [
-            Fault(
-                _output_label(position, entry), "it has a value and no descriptor.", _DESCRIBE, missing_descriptor=True
-            )
+            Fault(_output_label(position, entry), rule, _DESCRIBE, missing_descriptor=True)
             for position, (entry, desc) in enumerate(zip(entries, descs))
             if desc is None and entry is not None
         ]
@@ -166,7 +158,7 @@ def _counts_differ(entries: Sequence[object], descs: Sequence[object]) -> Fault:
 
 
 def _foreign(where: str, desc: object, base: str) -> Fault:
-    return Fault(where, f'its meta["desc"] is {desc!r}, which is no {base}.', f"Write a subclass of {base}.")
+    return Fault(where, f'its meta["desc"] is {desc!r}, which is no {base}.', f"Put an {base} there.")
 
 
 def _output_label(position: int, entry: object) -> str:
