@@ -248,9 +248,14 @@ class Interface:
 
 
 def _aliases(scan: Scan) -> dict[int, list[int]]:
-    """The inputs that share all their storages and geometries with others → those others."""
+    """The inputs that share all their storages and geometries with others → those others.
+
+    Tangents are left out: their fake tensors may be the outputs themselves, which they never are when the graph runs.
+    """
     groups: defaultdict[object, list[int]] = defaultdict(list)
-    for number, positions in enumerate(scan.inputs.positions):
+    for number, (positions, kind) in enumerate(zip(scan.inputs.positions, scan.inputs.kinds)):
+        if kind is InputKind.TANGENT:
+            continue
         vals = [scan.slots.placeholders[position].meta.get("val") for position in positions]
         tensors = tuple(storage_and_geometry(val) for val in vals if isinstance(val, torch.Tensor))
         if tensors:

@@ -263,7 +263,7 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
         """The other inputs on the same storage with the same geometry, as tied weights are, in placeholder order.
 
         Geometry is dtype, sizes, strides and offset. For a tensor subclass all its tensors must agree. The fake tensors
-        of all inputs are compared once per reading of the graph.
+        of all inputs but tangents, which alias nothing, are compared once per reading of the graph.
         """
         self._sync()
         records = map(self._owner.input_record, self._owner.alias_numbers(self._number))
