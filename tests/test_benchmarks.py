@@ -1,0 +1,40 @@
+"""The benchmarks run; what they measure is for a person to read, and asserted nowhere."""
+
+import pytest
+
+from tests.benchmarks import bench_index
+from tests.models import Sample
+
+
+def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """On tiny graphs the benchmark prints its table, the growth and the cost of importing."""
+    bench_index.main(["--smoke"])
+    _, head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == " ".join(bench_index.HEAD).split()
+    starts = ["Llama, 1 layers", "same slots 400", "same slots 800"]
+    assert all(" ".join(line.split()).startswith(start) for line, start in zip(lines, starts))
+    assert all(float(number) > 0 for line in lines[:3] for number in line.split()[-7:])
+    assert lines[3] == "growth from 400 to 800 interior nodes:"
+    assert lines[5].startswith("import jointgraph, on top of import torch: ")
+    assert lines[6].startswith("from jointgraph import JointGraphIndex, on top of import torch: ")
+
+
+def test_the_tasks_answer_the_same(any_sample: Sample) -> None:
+    """What is compared is comparable: the index's nine answers are torch's, and the records' nodes are among them."""
+    graph = any_sample.graph
+    nine = bench_index.torchs_nine(graph)
+    assert bench_index.ours_nine(graph) == nine
+    index = any_sample.index()
+    assert bench_index.record_loop(graph) == [
+        (index[desc].node, grad.node) for desc, grad in index.grads.items() if desc.is_param()
+    ]
+
+
+def test_filling_up_leaves_the_slots_alone(mlp: Sample) -> None:
+    """A graph that was filled up has so many interior nodes, the same slots and the same answers."""
+    graph = mlp.copy().graph
+    before = bench_index.torchs_nine(graph)
+    bench_index.fill_up(graph, 100)
+    graph.lint()
+    assert bench_index.interior_count(graph) == 100
+    assert bench_index.torchs_nine(graph) == before
