@@ -12,7 +12,6 @@ graph. Beyond that:
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
-from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from torch import fx
@@ -40,7 +39,6 @@ Desc = TypeVar("Desc", bound=t.AOTInput | t.AOTOutput)
 Pair = tuple[fx.Node, fx.Node | None]
 """As torch has it; an output's first may be ``None`` or a constant all the same."""
 Pairs = dict[Desc, Pair]
-_TARGET = attrgetter("target")
 
 
 def get_all_input_and_grad_nodes(g: fx.Graph | JointGraphIndex) -> Pairs[t.DifferentiableAOTInput]:
@@ -110,8 +108,7 @@ def get_named_param_nodes(graph: fx.Graph | JointGraphIndex) -> dict[str, fx.Nod
         SubclassError: a ``RuntimeError``, if any input is a leaf of a tensor subclass.
         MalformedGraphError: if the graph breaks a rule; a ``KeyError`` and an ``AssertionError``.
     """
-    descs, nodes = _inputs_of_class(graph, t.ParamAOTInput)
-    return dict(zip(map(_TARGET, descs), nodes))
+    return _nodes_by_name(graph, t.ParamAOTInput).copy()
 
 
 def get_named_buffer_nodes(graph: fx.Graph | JointGraphIndex) -> dict[str, fx.Node]:
@@ -119,18 +116,17 @@ def get_named_buffer_nodes(graph: fx.Graph | JointGraphIndex) -> dict[str, fx.No
 
     Raises as `get_named_param_nodes` does.
     """
-    descs, nodes = _inputs_of_class(graph, t.BufferAOTInput)
-    return dict(zip(map(_TARGET, descs), nodes))
+    return _nodes_by_name(graph, t.BufferAOTInput).copy()
 
 
 def get_param_nodes(graph: fx.Graph | JointGraphIndex) -> list[fx.Node]:
     """The nodes of the parameters in placeholder order. Raises as `get_named_param_nodes` does."""
-    return _inputs_of_class(graph, t.ParamAOTInput)[1]
+    return list(_nodes_by_name(graph, t.ParamAOTInput).values())
 
 
 def get_buffer_nodes(graph: fx.Graph | JointGraphIndex) -> list[fx.Node]:
     """The nodes of the buffers in placeholder order. Raises as `get_named_param_nodes` does."""
-    return _inputs_of_class(graph, t.BufferAOTInput)[1]
+    return list(_nodes_by_name(graph, t.BufferAOTInput).values())
 
 
 def _interface(graph: fx.Graph | JointGraphIndex) -> Interface:
@@ -215,16 +211,20 @@ def _of_class(pairs: Mapping[Any, Pair], values: Values[Any, Any], cls: type[Des
     return kept
 
 
-def _inputs_of_class(graph: fx.Graph | JointGraphIndex, cls: type[Desc]) -> tuple[list[Desc], list[fx.Node]]:
-    """The descriptors of a class among the placeholders, and the placeholders that have them."""
+def _nodes_by_name(
+    graph: fx.Graph | JointGraphIndex, cls: type[t.ParamAOTInput | t.BufferAOTInput]
+) -> dict[str, fx.Node]:
     interface = _interface(graph)
+    return interface.kept(f"{cls.__name__} nodes", lambda: _name_nodes(interface, cls))
+
+
+def _name_nodes(interface: Interface, cls: type[t.ParamAOTInput | t.BufferAOTInput]) -> dict[str, fx.Node]:
     if interface.is_plain:
         inputs, nodes = interface.scan.inputs, interface.scan.slots.placeholders
-        numbers = inputs.of_class(cls)
-        descs = cast(Sequence[Desc], inputs.descs)
-        return list(map(descs.__getitem__, numbers)), list(map(nodes.__getitem__, numbers))
-    found = [(desc, node) for node, desc in _inputs(interface, refuse_leaves=True) if isinstance(desc, cls)]
-    return [desc for desc, _ in found], [node for _, node in found]
+        descs = cast(Sequence[t.ParamAOTInput], inputs.descs)
+        return {descs[number].target: nodes[number] for number in inputs.of_class(cls)}
+    slots = _inputs(interface, refuse_leaves=True)
+    return {desc.target: node for node, desc in slots if isinstance(desc, cls)}
 
 
 def _refusal(desc: t.AOTInput | t.AOTOutput) -> SubclassError:

@@ -221,6 +221,8 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
     def node(self) -> fx.Node:
         """The placeholder. Constant time.
 
+        A backward graph may take one leaf only of a tensor subclass, and this is then that one; ``leaves`` tells which.
+
         Raises:
             SubclassError: if there are several; ``nodes`` and ``leaves`` have them.
         """

@@ -40,7 +40,7 @@ _FORWARD_OUTPUTS = {
 
 
 NO_SLOT = object()
-"""In place of a slot's descriptor, for a value that has several slots or none: it is found in no slot."""
+"""In place of a slot's descriptor, for a value that has several slots, or is gone: it is found in no slot."""
 
 
 @attrs.define(eq=False, slots=False)  # A cached property needs a __dict__.
@@ -126,8 +126,8 @@ class Scan:
     @cached_property
     def input_slots(self) -> list[object]:
         """For each input, what stands in ``meta["desc"]`` of its only slot, or ``NO_SLOT``."""
-        slots = [None if desc.__class__ is SavedForBackwardsAOTInput else desc for desc in self.slots.inputs]
-        return [slots[places[0]] if len(places) == 1 else NO_SLOT for places in self.inputs.positions]
+        slots = _only_slots(self.inputs)
+        return [None if desc.__class__ is SavedForBackwardsAOTInput else desc for desc in slots]
 
     @cached_property
     def input_nodes(self) -> list[fx.Node]:
@@ -136,8 +136,8 @@ class Scan:
 
     @cached_property
     def output_slots(self) -> list[object]:
-        """For each output, what describes its only slot, or ``NO_SLOT``."""
-        return [self.slots.outputs[places[0]] if len(places) == 1 else NO_SLOT for places in self.outputs.positions]
+        """For each output, the descriptor of its only slot, or ``NO_SLOT``."""
+        return _only_slots(self.outputs)
 
     @cached_property
     def grad_of(self) -> dict[int, int]:
@@ -210,6 +210,13 @@ def _pairs(
     return dict(zip(inputs.descs, zip(slots.placeholders, found)))
 
 
+def _only_slots(values: Values[Any, Any]) -> list[object]:
+    """For each value, the descriptor of its only slot, or ``NO_SLOT`` if it has several."""
+    if not values.has_leaves:
+        return list(values.descs)
+    return [values.slots[places[0]] if len(places) == 1 else NO_SLOT for places in values.positions]
+
+
 def _gather(
     slots: Sequence[Desc | None], kinds: Mapping[type, Kind], kind_of: Callable[[Desc], Kind] | None
 ) -> Values[Desc, Kind]:
@@ -267,6 +274,8 @@ def _grads(
     none; by equality only if that leaves any unmatched.
     """
     owners, numbers = _owners(outputs, OutputKind.GRAD, "grad_of"), outputs.of_kind(OutputKind.GRAD)
+    if owners == inputs.descs[: len(owners)]:  # In step, as they are where the first inputs all want one.
+        return [*numbers, *[None] * (len(inputs.descs) - len(owners))], {}
     by_id = dict(zip(map(id, owners), numbers))
     grads = list(map(by_id.get, map(id, inputs.descs)))
     if len(grads) - grads.count(None) == len(numbers):
