@@ -202,12 +202,14 @@ def _pair_outputs(interface: Interface) -> Pairs[t.DifferentiableAOTOutput]:
 
 def _of_class(pairs: Mapping[Any, Pair], values: Values[Any, Any], cls: type[Desc]) -> Pairs[Desc]:
     """Those of ``pairs`` whose key is of a class, in a new dictionary."""
-    wanted, descs = values.of_class(cls), values.descs
-    if 2 * len(wanted) < len(descs):
-        return {descs[number]: pairs[descs[number]] for number in wanted if descs[number] in pairs}
+    descs, found = values.descs, [numbers for own, numbers in values.by_class.items() if issubclass(own, cls)]
+    if 2 * sum(map(len, found)) < len(descs):
+        return {descs[number]: pairs[descs[number]] for number in values.of_class(cls) if descs[number] in pairs}
     kept = dict(pairs)  # A copy hashes nothing again.
-    for number in values.not_of_class(cls):
-        kept.pop(descs[number], None)
+    for own, numbers in values.by_class.items():
+        if not issubclass(own, cls):
+            for number in numbers:
+                kept.pop(descs[number], None)
     return kept
 
 

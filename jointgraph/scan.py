@@ -99,10 +99,6 @@ class Values(Generic[Desc, Kind]):
         found = [numbers for own, numbers in self.by_class.items() if issubclass(own, cls)]
         return found[0] if len(found) == 1 else sorted(chain.from_iterable(found))
 
-    def not_of_class(self, cls: type) -> Sequence[int]:
-        """The numbers of the other values, in no order."""
-        return [number for own, numbers in self.by_class.items() if not issubclass(own, cls) for number in numbers]
-
 
 @attrs.define(eq=False, slots=False)
 class Scan:
@@ -195,6 +191,7 @@ def read(
         faults += _clashes(slots.outputs, slots.output_label)
     if kind is GraphKind.JOINT:
         faults += _strangers(no_outputs, "tangent", "output", inputs, slots.input_label)
+    if kind is GraphKind.JOINT and not inputs.of_kind(InputKind.SAVED):  # Else the input may be just undescribed.
         faults += _strangers(no_inputs, "gradient", "input", outputs, slots.output_label)
     if faults:
         raise malformed(faults)
@@ -223,27 +220,28 @@ def _gather(
     """Gather the slots of each base descriptor into one value, and the values by kind."""
     descs = cast(list[Desc], list(filter(None, slots)))
     slot_count = len(descs)
-    by_class = _group_by(type, descs)
+    by_class = _by_class(descs)
     has_leaves = any(issubclass(cls, SUBCLASS_LAYERS) for cls in by_class)
     if has_leaves:
         descs = list(dict.fromkeys(cast(Desc, base_of(desc)) for desc in descs))
-        by_class = _group_by(type, descs)
+        by_class = _by_class(descs)
+    by_kind: defaultdict[Kind, list[int]] = defaultdict(list)
     if kind_of:
-        by_kind = _group_by(kind_of, descs)
+        for number, desc in enumerate(descs):
+            by_kind[kind_of(desc)].append(number)
     else:
-        by_kind = defaultdict(list)
         for cls, numbers in by_class.items():
             kind = kinds[cls]
             by_kind[kind] = sorted(by_kind[kind] + numbers) if kind in by_kind else numbers
     return Values(slots, slot_count, descs, has_leaves, by_kind, by_class)
 
 
-def _group_by(key: Callable[[Desc], Any], descs: Sequence[Desc]) -> defaultdict[Any, list[int]]:
-    """The numbers of ``descs`` by their key."""
-    groups: defaultdict[Any, list[int]] = defaultdict(list)
+def _by_class(descs: Sequence[Desc]) -> dict[type, list[int]]:
+    """The numbers of ``descs`` by their class."""
+    numbers: defaultdict[type, list[int]] = defaultdict(list)
     for number, desc in enumerate(descs):
-        groups[key(desc)].append(number)
-    return groups
+        numbers[desc.__class__].append(number)
+    return numbers
 
 
 def _graph_kind(inputs: Values[t.AOTInput, InputKind], outputs: Values[t.AOTOutput, OutputKind]) -> GraphKind:

@@ -99,10 +99,10 @@ def read_slots(graph: fx.Graph) -> tuple[Slots, list[Fault]]:
 
 def _descriptors(placeholders: Sequence[fx.Node]) -> list[t.AOTInput]:
     """The placeholders' descriptors; where there is none, the one that jointgraph files the placeholder under."""
-    descs = [node.meta.get("desc") for node in placeholders]
-    if all(descs):
-        return cast(list[t.AOTInput], descs)
-    return [SavedForBackwardsAOTInput(n.name) if desc is None else desc for n, desc in zip(placeholders, descs)]
+    try:
+        return [node.meta["desc"] or SavedForBackwardsAOTInput(node.name) for node in placeholders]
+    except KeyError:
+        return [node.meta.get("desc") or SavedForBackwardsAOTInput(node.name) for node in placeholders]
 
 
 def _find_output(graph: fx.Graph) -> fx.Node:
@@ -127,6 +127,8 @@ def _read_outputs(output: fx.Node) -> tuple[list[t.AOTOutput | None], list[Fault
     if not _is_list(descs):
         rule = 'its meta["desc"] is missing.' if descs is None else f'its meta["desc"] is {descs!r}, no list.'
         return [], [*faults, Fault("output", rule, RECAPTURE, missing_descriptor=True)]
+    if not _is_list(returned):
+        return [], faults
     if len(descs) != len(entries):
         return [], [*faults, _counts_differ(entries, descs)]
     descs, classes = list(descs), set(map(type, descs))

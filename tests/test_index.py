@@ -255,6 +255,16 @@ def test_roles_follow_a_swapped_output(mlp: Sample) -> None:
     assert index.roles(old) == ()
 
 
+def test_roles_follow_an_added_output(mlp: Sample) -> None:
+    """After an interior node is returned as one more result, it has that role."""
+    graph = mlp.copy().graph
+    index = JointGraphIndex(graph)
+    node = interior(graph)[0]
+    assert index.roles(node) == ()
+    set_outputs(graph, [*entries(graph), node], [*graph.output_node().meta["desc"], d.PlainAOTOutput(1)])
+    assert index.roles(node) == (index.plain_outputs[1],)
+
+
 def test_roles_refuse_a_node_of_another_graph(mlp: Sample) -> None:
     """``roles`` of a node of a copy raises, though that node has the name and the descriptor of one here."""
     stranger = placeholder(mlp.copy().graph, "primals_1")
@@ -540,6 +550,18 @@ def test_a_question_on_a_broken_graph_says_what_is_wrong(mlp: Sample) -> None:
     del placeholder(graph, "primals_2").meta["desc"]
     with pytest.raises(StaleIndexError, match="placeholder primals_2"):
         list(index.params)
+
+
+def test_an_output_added_without_descriptor_is_noticed(mlp: Sample) -> None:
+    """After an entry is appended to the output list and none to its descriptors, views and records say so."""
+    graph = mlp.copy().graph
+    index = JointGraphIndex(graph)
+    output = index.plain_outputs[0]
+    values = entries(graph)
+    graph.output_node().args = ([*values, values[0]],)
+    for ask in (lambda: len(index.outputs), lambda: output.node):
+        with pytest.raises(StaleIndexError, match=rf"{len(values) + 1} entries and {len(values)} descriptors"):
+            ask()
 
 
 def test_reading_says_if_the_graph_changed_meanwhile(mlp: Sample) -> None:

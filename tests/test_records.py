@@ -320,6 +320,12 @@ def test_equal_shapes_are_no_aliases(llama: Sample) -> None:
     assert [name for name, param in params.items() if param.aliases] == []
 
 
+def test_tangents_are_no_aliases(many_outputs: Sample) -> None:
+    """The tangents of one tensor that is returned twice may share a fake tensor, and are no aliases."""
+    tangents = many_outputs.index().tangents
+    assert [tangent.aliases for tangent in tangents.values()] == [(), (), ()]
+
+
 def test_gradients_of_tied_weights_are_partial(tied: Sample) -> None:
     """Eager autograd's gradient of a tied weight is the sum of its aliases' gradients; neither one is it alone."""
     result = run(tied)
