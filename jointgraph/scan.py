@@ -5,7 +5,7 @@ dearest step by far (it is recursive Python), so a reading hashes each input onc
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, compress, count
 from typing import Any, Generic, TypeVar, cast
@@ -167,8 +167,12 @@ def read(
         MalformedGraphError: with every fault of the graph; a `MissingDescriptorError` if one is a missing descriptor.
     """
     slots, faults = read_slots(graph)
-    inputs = _gather(slots.inputs, INPUT_KINDS, input_kind)
-    outputs = _gather(slots.outputs, OUTPUT_KINDS, output_kind)
+    inputs_by_class, outputs_by_class = _by_class(slots.inputs), _by_class(slots.outputs)
+    if not (_all_of(t.AOTInput, inputs_by_class) and _all_of(t.AOTOutput, outputs_by_class)):
+        faults = slots.drop_foreign() + faults
+        inputs_by_class, outputs_by_class = _by_class(slots.inputs), _by_class(slots.outputs)
+    inputs = _gather(slots.inputs, inputs_by_class, INPUT_KINDS, input_kind)
+    outputs = _gather(slots.outputs, outputs_by_class, OUTPUT_KINDS, output_kind)
     forward = {  # What can have a tangent. Gradients are never hashed: they are known by what they are of.
         outputs.descs[number]: number
         for kind, numbers in outputs.by_kind.items()
@@ -214,13 +218,27 @@ def _only_slots(values: Values[Any, Any]) -> list[object]:
     return [values.slots[places[0]] if len(places) == 1 else NO_SLOT for places in values.positions]
 
 
+def _by_class(slots: Iterable[object]) -> dict[type, list[int]]:
+    """The numbers of descriptors by their class, not counting slots that have none."""
+    numbers: defaultdict[type, list[int]] = defaultdict(list)
+    for number, desc in enumerate(filter(None, slots)):
+        numbers[desc.__class__].append(number)
+    return numbers
+
+
+def _all_of(base: type, classes: Iterable[type]) -> bool:
+    return all(issubclass(cls, base) for cls in classes)
+
+
 def _gather(
-    slots: Sequence[Desc | None], kinds: Mapping[type, Kind], kind_of: Callable[[Desc], Kind] | None
+    slots: Sequence[Desc | None],
+    by_class: Mapping[type, list[int]],
+    kinds: Mapping[type, Kind],
+    kind_of: Callable[[Desc], Kind] | None,
 ) -> Values[Desc, Kind]:
     """Gather the slots of each base descriptor into one value, and the values by kind."""
     descs = cast(list[Desc], list(filter(None, slots)))
     slot_count = len(descs)
-    by_class = _by_class(descs)
     has_leaves = any(issubclass(cls, SUBCLASS_LAYERS) for cls in by_class)
     if has_leaves:
         descs = list(dict.fromkeys(cast(Desc, base_of(desc)) for desc in descs))
@@ -231,17 +249,9 @@ def _gather(
             by_kind[kind_of(desc)].append(number)
     else:
         for cls, numbers in by_class.items():
-            kind = kinds[cls]
+            kind: Kind = kinds[cls]
             by_kind[kind] = sorted(by_kind[kind] + numbers) if kind in by_kind else numbers
     return Values(slots, slot_count, descs, has_leaves, by_kind, by_class)
-
-
-def _by_class(descs: Sequence[Desc]) -> dict[type, list[int]]:
-    """The numbers of ``descs`` by their class."""
-    numbers: defaultdict[type, list[int]] = defaultdict(list)
-    for number, desc in enumerate(descs):
-        numbers[desc.__class__].append(number)
-    return numbers
 
 
 def _graph_kind(inputs: Values[t.AOTInput, InputKind], outputs: Values[t.AOTOutput, OutputKind]) -> GraphKind:

@@ -18,7 +18,6 @@ RECAPTURE = (
 _FLATTEN = "Return one flat list."
 _DESCRIBE = 'Write its descriptor into the output node\'s meta["desc"], at the same position.'
 _NESTS = (list, tuple, dict, slice)
-_OUTPUTS = (t.AOTOutput, type(None))
 
 
 @attrs.define(eq=False)
@@ -63,6 +62,19 @@ class Slots:
         descs = self.output.meta.get("desc")
         return "" if _is_list(descs) and [*descs] == self.outputs else "the outputs have other descriptors"
 
+    def drop_foreign(self) -> list[Fault]:
+        """Take out what is no descriptor at all, so that the rest can be read, and say where it was."""
+        faults: list[Fault] = []
+        for position, desc in enumerate(self.inputs):
+            if not isinstance(desc, t.AOTInput):
+                self.inputs[position] = SavedForBackwardsAOTInput(self.placeholders[position].name)
+                faults.append(_foreign(self.input_label(position), desc, "AOTInput"))
+        for position, slot in enumerate(self.outputs):
+            if slot is not None and not isinstance(slot, t.AOTOutput):
+                self.outputs[position] = None
+                faults.append(_foreign(self.output_label(position), slot, "AOTOutput"))
+        return faults
+
     def input_label(self, position: int) -> str:
         """The placeholder at ``position``, for messages."""
         return f"placeholder {self.placeholders[position].name}"
@@ -83,18 +95,9 @@ def read_slots(graph: fx.Graph) -> tuple[Slots, list[Fault]]:
     """
     placeholders = graph.find_nodes(op="placeholder")
     inputs = _descriptors(placeholders)
-    faults: list[Fault] = []
-    if not all(issubclass(cls, t.AOTInput) for cls in set(map(type, inputs))):
-        for position, desc in enumerate(inputs):
-            if not isinstance(desc, t.AOTInput):
-                node = placeholders[position]
-                inputs[position] = SavedForBackwardsAOTInput(node.name)
-                faults.append(_foreign(f"placeholder {node.name}", desc, "AOTInput"))
-
     output = _find_output(graph)
-    outputs, output_faults = _read_outputs(output)
-    slots = Slots(placeholders, inputs, output, output.args, outputs)
-    return slots, faults + output_faults
+    outputs, faults = _read_outputs(output)
+    return Slots(placeholders, inputs, output, output.args, outputs), faults
 
 
 def _descriptors(placeholders: Sequence[fx.Node]) -> list[t.AOTInput]:
@@ -131,20 +134,14 @@ def _read_outputs(output: fx.Node) -> tuple[list[t.AOTOutput | None], list[Fault
         return [], faults
     if len(descs) != len(entries):
         return [], [*faults, _counts_differ(entries, descs)]
-    descs, classes = list(descs), set(map(type, descs))
-    if not all(issubclass(cls, _OUTPUTS) for cls in classes):
-        for position, desc in enumerate(descs):
-            if not isinstance(desc, _OUTPUTS):
-                faults.append(_foreign(_output_label(position, entries[position]), desc, "AOTOutput"))
-                descs[position] = None
-    elif type(None) in classes:
+    if None.__class__ in map(type, descs):
         rule = "it has a value and no descriptor."
         faults += [
             Fault(_output_label(position, entry), rule, _DESCRIBE, missing_descriptor=True)
             for position, (entry, desc) in enumerate(zip(entries, descs))
             if desc is None and entry is not None
         ]
-    return descs, faults
+    return cast(list[t.AOTOutput | None], list(descs)), faults
 
 
 def _counts_differ(entries: Sequence[object], descs: Sequence[object]) -> Fault:
