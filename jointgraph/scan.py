@@ -237,8 +237,8 @@ def _gather(
     kind_of: Callable[[Desc], Kind] | None,
 ) -> Values[Desc, Kind]:
     """Gather the slots of each base descriptor into one value, and the values by kind."""
-    descs = cast(list[Desc], list(filter(None, slots)))
-    slot_count = len(descs)
+    slot_count = sum(map(len, by_class.values()))
+    descs = cast(list[Desc], slots if slot_count == len(slots) else list(filter(None, slots)))
     has_leaves = any(issubclass(cls, SUBCLASS_LAYERS) for cls in by_class)
     if has_leaves:
         descs = list(dict.fromkeys(cast(Desc, base_of(desc)) for desc in descs))

@@ -134,13 +134,12 @@ def _read_outputs(output: fx.Node) -> tuple[list[t.AOTOutput | None], list[Fault
         return [], faults
     if len(descs) != len(entries):
         return [], [*faults, _counts_differ(entries, descs)]
-    if None.__class__ in map(type, descs):
-        rule = "it has a value and no descriptor."
-        faults += [
-            Fault(_output_label(position, entry), rule, _DESCRIBE, missing_descriptor=True)
-            for position, (entry, desc) in enumerate(zip(entries, descs))
-            if desc is None and entry is not None
-        ]
+    rule = "it has a value and no descriptor."
+    faults += [
+        Fault(_output_label(position, entries[position]), rule, _DESCRIBE, missing_descriptor=True)
+        for position, desc in enumerate(descs)
+        if desc is None and entries[position] is not None
+    ]
     return cast(list[t.AOTOutput | None], list(descs)), faults
 
 
