@@ -167,10 +167,10 @@ def read(
         MalformedGraphError: with every fault of the graph; a `MissingDescriptorError` if one is a missing descriptor.
     """
     slots, faults = read_slots(graph)
-    inputs_by_class, outputs_by_class = _by_class(slots.inputs), _by_class(slots.outputs)
+    inputs_by_class, outputs_by_class = _by_class(slots.inputs), _by_class(filter(None, slots.outputs))
     if not (_all_of(t.AOTInput, inputs_by_class) and _all_of(t.AOTOutput, outputs_by_class)):
         faults = slots.drop_foreign() + faults
-        inputs_by_class, outputs_by_class = _by_class(slots.inputs), _by_class(slots.outputs)
+        inputs_by_class, outputs_by_class = _by_class(slots.inputs), _by_class(filter(None, slots.outputs))
     inputs = _gather(slots.inputs, inputs_by_class, INPUT_KINDS, input_kind)
     outputs = _gather(slots.outputs, outputs_by_class, OUTPUT_KINDS, output_kind)
     forward = {  # What can have a tangent. Gradients are never hashed: they are known by what they are of.
@@ -218,10 +218,10 @@ def _only_slots(values: Values[Any, Any]) -> list[object]:
     return [values.slots[places[0]] if len(places) == 1 else NO_SLOT for places in values.positions]
 
 
-def _by_class(slots: Iterable[object]) -> dict[type, list[int]]:
-    """The numbers of descriptors by their class, not counting slots that have none."""
+def _by_class(descs: Iterable[object]) -> dict[type, list[int]]:
+    """The numbers of descriptors by their class."""
     numbers: defaultdict[type, list[int]] = defaultdict(list)
-    for number, desc in enumerate(filter(None, slots)):
+    for number, desc in enumerate(descs):
         numbers[desc.__class__].append(number)
     return numbers
 

@@ -44,6 +44,11 @@ class Slots:
         nodes = self.output.graph.find_nodes(op="placeholder")
         if nodes != self.placeholders:
             return "placeholders were added, removed or moved"
+        try:
+            if [node.meta["desc"] for node in nodes] == self.inputs:
+                return ""
+        except KeyError:
+            pass  # It may be a saved activation.
         return "" if _descriptors(nodes) == self.inputs else "a placeholder has another descriptor"
 
     def outputs_changed(self) -> str:
@@ -68,7 +73,8 @@ class Slots:
         for position, desc in enumerate(self.inputs):
             if not isinstance(desc, t.AOTInput):
                 self.inputs[position] = SavedForBackwardsAOTInput(self.placeholders[position].name)
-                faults.append(_foreign(self.input_label(position), desc, "AOTInput"))
+                if desc is not None:
+                    faults.append(_foreign(self.input_label(position), desc, "AOTInput"))
         for position, slot in enumerate(self.outputs):
             if slot is not None and not isinstance(slot, t.AOTOutput):
                 self.outputs[position] = None
@@ -94,7 +100,10 @@ def read_slots(graph: fx.Graph) -> tuple[Slots, list[Fault]]:
         MalformedGraphError: if there is no output list to read.
     """
     placeholders = graph.find_nodes(op="placeholder")
-    inputs = _descriptors(placeholders)
+    try:
+        inputs = [node.meta["desc"] for node in placeholders]
+    except KeyError:
+        inputs = _descriptors(placeholders)
     output = _find_output(graph)
     outputs, faults = _read_outputs(output)
     return Slots(placeholders, inputs, output, output.args, outputs), faults
@@ -102,10 +111,7 @@ def read_slots(graph: fx.Graph) -> tuple[Slots, list[Fault]]:
 
 def _descriptors(placeholders: Sequence[fx.Node]) -> list[t.AOTInput]:
     """The placeholders' descriptors; where there is none, the one that jointgraph files the placeholder under."""
-    try:
-        return [node.meta["desc"] or SavedForBackwardsAOTInput(node.name) for node in placeholders]
-    except KeyError:
-        return [node.meta.get("desc") or SavedForBackwardsAOTInput(node.name) for node in placeholders]
+    return [node.meta.get("desc") or SavedForBackwardsAOTInput(node.name) for node in placeholders]
 
 
 def _find_output(graph: fx.Graph) -> fx.Node:
