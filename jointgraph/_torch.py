@@ -61,6 +61,8 @@ def captured_arguments(joint: object) -> dict[AOTInput, AOTInput] | None:
     carriers = list(state.flat_args_descs)
     # From the graph's inputs back to the module's arguments: each wrapper lists what its inputs became.
     base_groups = getattr(bases, "base_groups", {})
+    if getattr(bases, "needs_post_compile", False) and not base_groups:
+        return None  # It merged views, and this torch (2.9, for one) doesn't keep which.
     if base_groups:
         others = getattr(bases, "other_arg_indices", [])
         at = {old: new for new, olds in base_groups.items() for old in olds}
