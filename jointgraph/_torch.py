@@ -56,8 +56,9 @@ def captured_arguments(joint: object) -> dict[AOTInput, AOTInput] | None:
     capture, state = getattr(joint, "_aot_graph_capture", None), getattr(joint, "_aot_state", None)
     if capture is None or state is None:
         return None
-    wrappers = {type(wrapper).__name__: wrapper for wrapper in capture.wrappers}
-    dedupe, bases = wrappers.get("AOTDedupeWrapper"), wrappers.get("AOTSyntheticBaseWrapper")
+    dedupe = next((wrapper for wrapper in capture.wrappers if hasattr(wrapper, "add_dupe_map")), None)
+    merges = "aliased_arg_idx_with_metadata_mutations"
+    bases = next((wrapper for wrapper in capture.wrappers if hasattr(wrapper, merges)), None)
     carriers = list(state.flat_args_descs)
     # From the graph's inputs back to the module's arguments: each wrapper lists what its inputs became.
     base_groups = getattr(bases, "base_groups", {})

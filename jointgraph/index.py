@@ -52,7 +52,8 @@ class JointGraphIndex:
     """The inputs and outputs of a graph that AOTAutograd captured, by descriptor, by name and by node.
 
     Building an index reads the graph's placeholders and its output list once. Views and records are made when first
-    asked for, and kept. They show the graph as it is now: they can be held while a pass edits it.
+    asked for, and kept. They show the graph as it is now: they can be held while a pass edits it. The graph is the
+    ``fx.Graph`` that the index was built on; a module that is given another graph needs another index.
 
     Override ``keeps_input`` and ``keeps_output`` in a subclass to narrow every view at once, ``input_kind`` and
     ``output_kind`` to give descriptor classes of your own a kind. All four are asked about base descriptors, and must
