@@ -1,8 +1,8 @@
 """`JointGraphIndex`: what a pass asks about the inputs and outputs of a graph."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, overload
+from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 import attrs
 from torch import fx, nn
@@ -15,6 +15,8 @@ from jointgraph.missing import Origin, unknown, why_missing
 from jointgraph.pairs import InputGrad, OutputTangent
 from jointgraph.records import Input, Output
 from jointgraph.views import View
+
+Record = TypeVar("Record", Input, Output)
 
 
 class HasGraphModule(Protocol):
@@ -239,6 +241,10 @@ class JointGraphIndex:
         """
         self._interface.refresh()
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled, as the nodes in the records belong to one graph."""
+        raise TypeError(f"A {type(self).__name__} belongs to its graph. Copy the graph, and index the copy.")
+
     def __repr__(self) -> str:
         """The graph's kind, and how many values of which kind it has."""
         name = type(self).__name__
@@ -276,7 +282,7 @@ class JointGraphIndex:
         interface = self._interface
         return self._view(
             title,
-            lambda: interface.kept(title, lambda: {key(record): record for record in interface.inputs(*kinds)}),
+            lambda: interface.kept(title, lambda: _filed(interface.inputs(*kinds), key, title)),
             interface.verify_inputs,
             **options,
         )
@@ -287,7 +293,7 @@ class JointGraphIndex:
         interface = self._interface
         return self._view(
             title,
-            lambda: interface.kept(title, lambda: {key(record): record for record in interface.outputs(*kinds)}),
+            lambda: interface.kept(title, lambda: _filed(interface.outputs(*kinds), key, title)),
             interface.verify_outputs,
             **options,
         )
@@ -341,6 +347,18 @@ def _overrides(index: JointGraphIndex) -> Filters:
         if getattr(cls, field.name) is not getattr(JointGraphIndex, field.name)
     ]
     return Filters(**{name: getattr(index, name) for name in names})
+
+
+def _filed(records: Sequence[Record], key: Callable[[Record], Any], title: str) -> dict[Any, Record]:
+    """Records by key, which no two may share."""
+    filed = {key(record): record for record in records}
+    if len(filed) < len(records):
+        twice = next(record for record in records if filed[key(record)] is not record)
+        raise JointGraphError(
+            f"{twice._desc} and {filed[key(twice)]._desc} would both be {title}[{key(twice)!r}]. Give one of them "
+            "another kind or name, or ask by descriptor."
+        )
+    return filed
 
 
 def _counted(count: int, what: str) -> str:

@@ -1,5 +1,6 @@
 """What jointgraph refuses, and what it says."""
 
+import copy
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -342,3 +343,10 @@ def test_a_subclass_has_no_single_node() -> None:
     weight = JointGraphIndex(joint(Fn(multiply, two(3)), torch.randn(2, 3))).params["w"]
     with pytest.raises(SubclassError, match=r"2 leaves \('a', 'b'\)"):
         _ = weight.node
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_index_is_not_copied(mlp: Sample, make: Callable[[object], object]) -> None:
+    """Its records are of one graph's nodes; a copy of the graph needs an index of its own."""
+    with pytest.raises(TypeError, match="belongs to its graph"):
+        make(mlp.index())

@@ -256,3 +256,20 @@ def test_a_kind_that_does_not_fit_is_refused(mlp: Sample) -> None:
 
     with pytest.raises(JointGraphError, match=r"PlainAOTOutput was given the kind .*no 'grad_of'"):
         Wrong(mlp.joint)
+
+
+def test_two_values_under_one_name_are_refused(mlp: Sample) -> None:
+    """A name that would find either of two values finds neither, and both are named."""
+
+    class AllParams(JointGraphIndex):
+        def input_kind(self, desc: d.AOTInput) -> InputKind:
+            return InputKind.PARAM if isinstance(desc, d.BufferAOTInput) else super().input_kind(desc)
+
+    graph = mlp.copy().graph
+    placeholders = graph.find_nodes(op="placeholder")
+    with graph.inserting_before(placeholders[0]):
+        graph.placeholder("twin").meta["desc"] = d.BufferAOTInput("first.weight")
+    index = AllParams(graph)
+    with pytest.raises(JointGraphError, match=r"both be params\['first\.weight'\]"):
+        index.params["first.weight"]
+    assert index[d.ParamAOTInput("first.weight")].kind is InputKind.PARAM
