@@ -269,12 +269,12 @@ class JointGraphIndex:
 
     def _saved(self) -> dict[str, Input | Output]:
         interface = self._interface
-        records: list[Input] | list[Output] = []
         if interface.scan.kind is GraphKind.FORWARD:
-            records = interface.outputs(OutputKind.SAVED)
-        elif interface.scan.kind is GraphKind.BACKWARD:
-            records = [record for record in interface.inputs() if is_carried(record._desc, record._kind)]
-        return {node.name: record for record in records for node in record.nodes}
+            return {node.name: record for record, node in interface.output_nodes() if record._kind is OutputKind.SAVED}
+        if interface.scan.kind is GraphKind.BACKWARD:
+            carried = ((r, node) for r, node in interface.input_nodes() if is_carried(r._desc, r._kind))
+            return {node.name: record for record, node in carried}
+        return {}
 
     def _input_view(
         self, title: str, kinds: Iterable[InputKind], key: Callable[[Input], Any], **options: Any

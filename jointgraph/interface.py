@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -235,12 +236,22 @@ class Interface:
 
     def _roles(self) -> dict[fx.Node, tuple[Input | Output, ...]]:
         """The records of every node that fills a slot."""
-        roles: dict[fx.Node, dict[Input | Output, None]] = {}
-        records: list[Input | Output] = [*self.inputs(), *self.outputs()]
-        for record in records:
-            for node in record.nodes:
-                roles.setdefault(node, {})[record] = None
+        roles: defaultdict[fx.Node, dict[Input | Output, None]] = defaultdict(dict)
+        filled: Iterator[tuple[Input | Output, fx.Node]] = chain(self.input_nodes(), self.output_nodes())
+        for record, node in filled:
+            roles[node][record] = None
         return {node: tuple(records) for node, records in roles.items()}
+
+    def input_nodes(self) -> Iterator[tuple[Input, fx.Node]]:
+        """Every kept input with each of its placeholders."""
+        positions, nodes = self.scan.inputs.positions, self.scan.slots.placeholders
+        return ((record, nodes[place]) for record in self.inputs() for place in positions[record._number])
+
+    def output_nodes(self) -> Iterator[tuple[Output, fx.Node]]:
+        """Every kept output with each node that it returns."""
+        positions, entries = self.scan.outputs.positions, self.scan.slots.entries
+        found = ((record, entries[place]) for record in self.outputs() for place in positions[record._number])
+        return ((record, entry) for record, entry in found if isinstance(entry, fx.Node))
 
     def alias_numbers(self, number: int) -> Sequence[int]:
         """The other inputs with the storages and the geometry of one."""

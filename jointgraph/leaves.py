@@ -29,6 +29,9 @@ class HasSlots(Protocol):
     def _slots(self) -> Mapping[str, Slot]:
         """The record's slots in slot order, as the graph is now."""
 
+    def _found(self) -> Mapping[str, object]:
+        """What is in them."""
+
 
 @attrs.frozen(repr=False)
 class Leaf(Generic[Entry]):
@@ -55,7 +58,10 @@ class Leaf(Generic[Entry]):
     @property
     def value(self) -> object:
         """What is in the slot: a node; in an output slot perhaps ``None`` or a constant."""
-        return self._slot().value
+        try:
+            return self._record._found()[self.path]
+        except KeyError:
+            raise self._gone() from None
 
     @property
     def node(self) -> Entry:
@@ -76,7 +82,10 @@ class Leaf(Generic[Entry]):
         try:
             return self._record._slots()[self.path]
         except KeyError:
-            raise StaleIndexError(f"{self._record!r} has no leaf {self.path!r} any more.") from None
+            raise self._gone() from None
+
+    def _gone(self) -> StaleIndexError:
+        return StaleIndexError(f"{self._record!r} has no leaf {self.path!r} any more.")
 
 
 def val_of(entry: object) -> Any:

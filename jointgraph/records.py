@@ -13,6 +13,7 @@ from torch import fx
 
 from jointgraph import _torch as t
 from jointgraph.descriptors import (
+    SUBCLASS_LAYERS,
     GradStatus,
     InputKind,
     OutputKind,
@@ -91,7 +92,7 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
 
     @property
     def position(self) -> int:
-        """The index of the only slot, among the placeholders or in the output list.
+        """The index of the only slot, among the placeholders or in the output list. Reads all of these.
 
         Raises:
             SubclassError: if there are several slots; ``leaves`` has them.
@@ -101,12 +102,12 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
     @property
     def leaves(self) -> Mapping[str, Leaf[Entry]]:
         """The slots by path, in slot order; ``{"": leaf}`` for a plain value."""
-        return MappingProxyType({path: Leaf(self, path) for path in self._slots()})
+        return MappingProxyType({path: Leaf(self, path) for path in self._found()})
 
     @property
     def nodes(self) -> tuple[fx.Node, ...]:
         """The nodes in the slots, in slot order; a node that fills several is there as often."""
-        return tuple(slot.value for slot in self._slots().values() if isinstance(slot.value, fx.Node))
+        return tuple(entry for entry in self._found().values() if isinstance(entry, fx.Node))
 
     @property
     @abstractmethod
@@ -125,19 +126,17 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
     @property
     def nbytes(self) -> int | torch.SymInt | None:
         """The bytes of all tensors in the slots, a SymInt where sizes are symbolic; ``None`` if there is no tensor."""
-        tensors = [
-            val for val in (val_of(slot.value) for slot in self._slots().values()) if isinstance(val, torch.Tensor)
-        ]
+        tensors = [val for val in (val_of(entry) for entry in self._found().values()) if isinstance(val, torch.Tensor)]
         return sum(val.numel() * val.element_size() for val in tensors) if tensors else None
 
     def __repr__(self) -> str:
         """Kind, name and nodes; or that the graph has the value no longer."""
         what = f"{type(self).__name__} {self._kind.value} {name_of(self._desc)!r}"
         try:
-            slots = self._slots()
+            found = self._found()
         except StaleIndexError:
             return f"<{what}: no longer in the graph>"
-        shown = (f"{path}={slot.value}" if path else str(slot.value) for path, slot in slots.items())
+        shown = (f"{path}={entry}" if path else str(entry) for path, entry in found.items())
         return f"<{what}: {', '.join(shown)}>"
 
     @property
@@ -149,6 +148,10 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
     @abstractmethod
     def _entries(self) -> Sequence[object]:
         """What is in each slot of that side."""
+
+    @abstractmethod
+    def _peek(self) -> object:
+        """What is in the only slot if that is still what it was, told in constant time; else ``_UNSURE``."""
 
     @abstractmethod
     def _holds(self) -> bool:
@@ -188,6 +191,13 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
             self._check()
             record = find()
         return record
+
+    def _found(self) -> dict[str, object]:
+        """What is in the slots by path, in slot order. Constant time for a single slot."""
+        entry = self._peek()
+        if entry is not _UNSURE:
+            return {leaf_path(self._slot) if isinstance(self._slot, SUBCLASS_LAYERS) else "": entry}
+        return {path: slot.value for path, slot in self._slots().items()}
 
     def _slots(self) -> dict[str, Slot]:
         """The slots by path, in slot order."""
@@ -284,6 +294,9 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
     def _entries(self) -> Sequence[object]:
         return self._owner.scan.slots.placeholders
 
+    def _peek(self) -> object:
+        return self._node if self._holds() else _UNSURE
+
     def _holds(self) -> bool:
         node = self._node
         return node.meta.get("desc") is self._slot and not node._erased
@@ -365,7 +378,6 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
         return self._peek() is not _UNSURE
 
     def _peek(self) -> object:
-        """What is in the only slot if that is still what it was, told in constant time."""
         table = self._table
         output = table.output
         args = output.args
@@ -381,13 +393,9 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
     def _verify_linked(self) -> None:
         self._owner.verify_inputs()
 
-    def _any_value(self) -> object:
-        """What is in the first slot that holds anything; ``None`` if none does."""
-        value = self._peek()
-        if value is not _UNSURE:
-            return value
-        return next((slot.value for slot in self._slots().values() if slot.value is not None), None)
-
     def _has_value(self) -> bool:
         """Whether any slot holds anything."""
-        return self._any_value() is not None
+        value = self._peek()
+        if value is not _UNSURE:
+            return value is not None
+        return any(slot.value is not None for slot in self._slots().values())

@@ -65,7 +65,8 @@ class Slots:
                 return "outputs were added or removed"
             self.output_args = self.output.args
         descs = self.output.meta.get("desc")
-        return "" if _is_list(descs) and [*descs] == self.outputs else "the outputs have other descriptors"
+        same = descs == self.outputs if isinstance(descs, list) else _is_list(descs) and [*descs] == self.outputs
+        return "" if same else "the outputs have other descriptors"
 
     def drop_foreign(self) -> list[Fault]:
         """Take out what is no descriptor at all, so that the rest can be read, and say where it was."""
