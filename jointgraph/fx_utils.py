@@ -20,7 +20,7 @@ from jointgraph import _torch as t
 from jointgraph.descriptors import SavedForBackwardsAOTInput
 from jointgraph.exceptions import SubclassError, UnknownNameError, malformed
 from jointgraph.index import JointGraphIndex
-from jointgraph.interface import Filters, Interface
+from jointgraph.interface import Interface
 from jointgraph.scan import Values, missing_inputs
 
 __all__ = [
@@ -132,7 +132,7 @@ def get_buffer_nodes(graph: fx.Graph | JointGraphIndex) -> list[fx.Node]:
 def _interface(graph: fx.Graph | JointGraphIndex) -> Interface:
     """The interface of a graph, as it is now."""
     if not isinstance(graph, JointGraphIndex):
-        return Interface(graph, Filters())
+        return Interface(graph)
     graph._interface.verify()
     return graph._interface
 

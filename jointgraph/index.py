@@ -10,7 +10,7 @@ from torch import fx, nn
 from jointgraph import _torch as t
 from jointgraph.descriptors import INPUT_KINDS, OUTPUT_KINDS, GraphKind, InputKind, OutputKind, is_carried, name_of
 from jointgraph.exceptions import JointGraphError, StaleIndexError, UnknownNameError
-from jointgraph.interface import Filters, Interface
+from jointgraph.interface import UNFILTERED, Filters, Interface
 from jointgraph.missing import Origin, unknown, why_missing
 from jointgraph.pairs import InputGrad, OutputTangent
 from jointgraph.records import Input, Output
@@ -341,12 +341,14 @@ def _graph_of(graph: object) -> fx.Graph:
 def _overrides(index: JointGraphIndex) -> Filters:
     """The methods that a subclass of the index overrides."""
     cls = type(index)
+    if cls is JointGraphIndex:
+        return UNFILTERED
     names = [
         field.name
         for field in attrs.fields(Filters)
         if getattr(cls, field.name) is not getattr(JointGraphIndex, field.name)
     ]
-    return Filters(**{name: getattr(index, name) for name in names})
+    return Filters(**{name: getattr(index, name) for name in names}) if names else UNFILTERED
 
 
 def _filed(records: Sequence[Record], key: Callable[[Record], Any], title: str) -> dict[Any, Record]:

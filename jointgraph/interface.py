@@ -30,6 +30,10 @@ class Filters:
     output_kind: Callable[[t.AOTOutput], OutputKind] | None = None
 
 
+UNFILTERED = Filters()
+"""What the index itself is."""
+
+
 class Interface:
     """The records of one graph.
 
@@ -37,7 +41,7 @@ class Interface:
     follows its descriptor to where that is now. Nothing of the interior is read.
     """
 
-    def __init__(self, graph: fx.Graph, filters: Filters) -> None:
+    def __init__(self, graph: fx.Graph, filters: Filters = UNFILTERED) -> None:
         """Read ``graph``.
 
         Raises:
@@ -46,7 +50,7 @@ class Interface:
         self.graph = graph
         self.last_change = "nothing changed"
         self._filters = filters
-        self._unfiltered = filters == Filters()
+        self._unfiltered = filters is UNFILTERED
         self.scan = read(graph, filters.input_kind, filters.output_kind)
         self._inputs: dict[int, Input | None] = {}
         self._outputs: dict[int, Output | None] = {}

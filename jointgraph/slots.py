@@ -142,10 +142,11 @@ def _read_outputs(output: fx.Node) -> tuple[list[t.AOTOutput | None], list[Fault
     if len(descs) != len(entries):
         return [], [*faults, _counts_differ(entries, descs)]
     rule = "it has a value and no descriptor."
+    undescribed = [position for position, desc in enumerate(descs) if desc is None]
     faults += [
         Fault(_output_label(position, entries[position]), rule, _DESCRIBE, missing_descriptor=True)
-        for position, desc in enumerate(descs)
-        if desc is None and entries[position] is not None
+        for position in undescribed
+        if entries[position] is not None
     ]
     return cast(list[t.AOTOutput | None], list(descs)), faults
 
