@@ -7,7 +7,7 @@ dearest step by far (it is recursive Python), so a reading hashes each input onc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, compress, count
+from itertools import chain, compress, count, groupby
 from typing import Any, Generic, TypeVar, cast
 
 import attrs
@@ -206,7 +206,7 @@ def _pairs(
     slots: Slots, inputs: Values[t.AOTInput, InputKind], grads: Sequence[int | None]
 ) -> dict[t.AOTInput, tuple[fx.Node, object]]:
     """Pair the only placeholder of each input with the only entry of its gradient."""
-    entries = list(compress(slots.entries, slots.outputs)) if slots.outputs else []
+    entries = list(compress(slots.entries, slots.outputs))
     found = [None if number is None else entries[number] for number in grads]
     return dict(zip(inputs.descs, zip(slots.placeholders, found)))
 
@@ -219,10 +219,13 @@ def _only_slots(values: Values[Any, Any]) -> list[object]:
 
 
 def _by_class(descs: Iterable[object]) -> dict[type, list[int]]:
-    """The numbers of descriptors by their class."""
+    """The numbers of descriptors by their class, read run by run, as neighbours are mostly of one class."""
     numbers: defaultdict[type, list[int]] = defaultdict(list)
-    for number, desc in enumerate(descs):
-        numbers[desc.__class__].append(number)
+    start = 0
+    for cls, run in groupby(descs, type):
+        end = start + len(list(run))
+        numbers[cls] += range(start, end)
+        start = end
     return numbers
 
 

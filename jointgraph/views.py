@@ -20,7 +20,7 @@ def _nothing(key: object) -> tuple[()]:
     return ()
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.define(eq=False, repr=False)
 class View(Mapping[Key, Value]):
     """One of an index's mappings.
 
