@@ -206,7 +206,7 @@ def _pairs(
     slots: Slots, inputs: Values[t.AOTInput, InputKind], grads: Sequence[int | None]
 ) -> dict[t.AOTInput, tuple[fx.Node, object]]:
     """Pair the only placeholder of each input with the only entry of its gradient."""
-    entries = list(compress(slots.entries, slots.outputs))
+    entries = list(compress(slots.entries, slots.outputs)) if slots.outputs else []
     found = [None if number is None else entries[number] for number in grads]
     return dict(zip(inputs.descs, zip(slots.placeholders, found)))
 
