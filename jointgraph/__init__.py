@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jointgraph.descriptors import GradStatus, GraphKind, InputKind, OutputKind
     from jointgraph.exceptions import (
-        Fault,
+        EditError,
         JointGraphError,
         MalformedGraphError,
         MissingDescriptorError,
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
         SubclassError,
         UnknownNameError,
     )
+    from jointgraph.findings import Finding, FindingCode, Severity
     from jointgraph.index import JointGraphIndex
     from jointgraph.leaves import Leaf
     from jointgraph.pairs import InputGrad, OutputTangent
     from jointgraph.records import Input, Output
 
 __all__ = [
-    "Fault",
+    "EditError",
+    "Finding",
+    "FindingCode",
     "GradStatus",
     "GraphKind",
     "Input",
@@ -37,6 +40,7 @@ __all__ = [
     "Output",
     "OutputKind",
     "OutputTangent",
+    "Severity",
     "StaleIndexError",
     "SubclassError",
     "UnknownNameError",
@@ -45,7 +49,9 @@ __all__ = [
 _HOMES = {
     "descriptors": ("GradStatus", "GraphKind", "InputKind", "OutputKind"),
     "exceptions": (
-        "Fault",
+        "EditError",
+        "Finding",
+        "FindingCode",
         "JointGraphError",
         "MalformedGraphError",
         "MissingDescriptorError",
@@ -53,6 +59,7 @@ _HOMES = {
         "SubclassError",
         "UnknownNameError",
     ),
+    "findings": ("Finding", "FindingCode", "Severity"),
     "index": ("JointGraphIndex",),
     "leaves": ("Leaf",),
     "pairs": ("InputGrad", "OutputTangent"),

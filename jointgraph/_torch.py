@@ -1,8 +1,12 @@
 """Every name taken from torch's private modules, in one place."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from itertools import chain, compress
+from typing import Any, cast
 
+import attrs
 import torch
+from torch import fx
 from torch._functorch._aot_autograd import descriptors as _descriptors
 from torch._functorch._aot_autograd.descriptors import (
     AOTInput,
@@ -40,6 +44,9 @@ from torch._functorch._aot_autograd.descriptors import (
     TangentAOTInput,
     ViewBaseAOTInput,
 )
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
 
 SavedForBackwardsNoVcCheckAOTOutput: type[AOTOutput] | None = getattr(
     _descriptors, "SavedForBackwardsNoVcCheckAOTOutput", None
@@ -78,6 +85,50 @@ def captured_arguments(joint: object) -> dict[AOTInput, AOTInput] | None:
     return dict(zip(arguments, carriers))
 
 
+@attrs.frozen
+class RuntimeConvention:
+    """What AOTAutograd's runtime wrapper hands to a captured graph, and what it expects back; pinned at capture."""
+
+    inputs: Sequence[AOTInput]
+    """The slot descriptor of each placeholder; those of backward tokens, which come after these, are not listed."""
+    primal_count: int
+    """How many of them come before the tangents."""
+    tangents: Sequence[AOTInput]
+    """The base descriptors of the tangents."""
+    tokens: int
+    """How many effect tokens the forward outputs begin with."""
+    mutations: int
+    """How many slots the new values of mutated inputs take, which come next."""
+    forward_leaves: Sequence[int]
+    """How many slots each forward output value takes, tokens aside."""
+    grad_leaves: Sequence[int]
+    """How many slots the gradient of each primal value but tokens takes."""
+
+
+def runtime_convention(joint: object) -> RuntimeConvention | None:
+    """What AOTAutograd keeps in a ``JointWithDescriptors`` about its graph's interface; ``None`` for anything else."""
+    capture, state = getattr(joint, "_aot_graph_capture", None), getattr(joint, "_aot_state", None)
+    if capture is None or state is None:
+        return None
+    meta, subclasses = state.fw_metadata, capture.maybe_subclass_meta
+    groups = capture.updated_flat_args_descs if state.needs_autograd else (capture.updated_flat_args_descs, [])
+    groups = [group if isinstance(group, list) else [group] for group in groups]
+    values = meta.num_mutated_inp_runtime_indices + meta.num_outputs + meta.num_intermediate_bases
+    leaves, grad_leaves = [1] * values, [1] * (len(groups[0]) - len(meta.tokens))
+    if subclasses is not None:
+        leaves = [getattr(one, "arg_count", 1) for one in meta.subclass_fw_graph_out_meta]
+        grad_leaves = [getattr(one, "arg_count", 1) for one in subclasses.grad_input_metas or ()]
+    return RuntimeConvention(
+        inputs=list(chain.from_iterable(groups)),
+        primal_count=len(groups[0]),
+        tangents=meta.traced_tangents_descs if state.needs_autograd else [],
+        tokens=len(meta.tokens),
+        mutations=sum(leaves[: meta.num_mutated_inp_runtime_indices]),
+        forward_leaves=leaves + [1] * meta.num_outputs_rng_offset,
+        grad_leaves=grad_leaves if state.needs_autograd else [],
+    )
+
+
 def storage_and_geometry(tensor: torch.Tensor) -> Hashable:
     """What two tensors that are the same bytes seen the same way have in common; symbolic sizes are not guarded on."""
     try:
@@ -86,6 +137,42 @@ def storage_and_geometry(tensor: torch.Tensor) -> Hashable:
         return id(tensor)
     numbers = (*tensor.size(), *tensor.stride(), tensor.storage_offset())
     return storage, tensor.dtype, tuple(n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers)
+
+
+def resize_call(graph: fx.Graph, position: int, by: int, *, outputs: bool, backward: bool) -> None:
+    """Have the pytree that a joint graph module takes or returns follow a slot that is added or taken away.
+
+    The module takes ``([*primals], [*tangents])`` and returns ``((*forward outputs), (*backward outputs))``. A slot
+    between the two groups belongs to the second if it is ``backward``. Other graphs have a flat list, and need nothing.
+    """
+    codegen: Any = graph._codegen
+    info = getattr(codegen, "pytree_info", None)
+    spec = None if info is None else info.out_spec if outputs else info.in_spec
+    if spec is None:
+        return
+    groups = list(pytree.tree_unflatten([None] * spec.num_leaves, spec))
+    end = 0
+    for number, group in enumerate(groups):
+        end += len(group) if isinstance(group, (list, tuple)) else 1
+        inside = position < end or (position == end and by > 0 and not (backward and number == 0))
+        if inside and isinstance(group, (list, tuple)):
+            groups[number] = type(group)([None] * (len(group) + by))
+            break
+    field = "out_spec" if outputs else "in_spec"
+    codegen.pytree_info = cast(Any, info)._replace(**{field: pytree.tree_structure(tuple(groups))})
+
+
+def mutated_arguments(node: fx.Node) -> Sequence[object]:
+    """The arguments that a node's operator writes to, as its schema says; a list of tensors is taken apart."""
+    target = node.target
+    if not isinstance(target, OpOverload) or not target._schema.is_mutable:
+        return ()
+    written = [
+        argument.alias_info is not None and argument.alias_info.is_write for argument in target._schema.arguments
+    ]
+    by_name = {argument.name: writes for argument, writes in zip(target._schema.arguments, written)}
+    values = [*compress(node.args, written), *(value for name, value in node.kwargs.items() if by_name[name])]
+    return pytree.tree_leaves(values)
 
 
 __all__ = [
@@ -98,6 +185,8 @@ __all__ = [
     "DifferentiableAOTOutput",
     "DummyAOTInput",
     "DummyAOTOutput",
+    "FakeTensor",
+    "FakeTensorMode",
     "ForwardTokenAOTInput",
     "ForwardTokenAOTOutput",
     "GradAOTOutput",
@@ -113,6 +202,7 @@ __all__ = [
     "PhiloxUpdatedForwardOffsetAOTOutput",
     "PlainAOTInput",
     "PlainAOTOutput",
+    "RuntimeConvention",
     "SavedForBackwardsAOTOutput",
     "SavedForBackwardsNoVcCheckAOTOutput",
     "SubclassGetAttrAOTInput",
@@ -125,5 +215,8 @@ __all__ = [
     "TangentAOTInput",
     "ViewBaseAOTInput",
     "captured_arguments",
+    "mutated_arguments",
+    "resize_call",
+    "runtime_convention",
     "storage_and_geometry",
 ]

@@ -7,15 +7,17 @@
     │   └── MissingDescriptorError                        ... a slot has no descriptor
     ├── UnknownNameError      (KeyError)                  no such name or descriptor here
     ├── SubclassError         (RuntimeError)              one node was asked for, there are several
-    └── StaleIndexError       (RuntimeError)              the graph changed under the index
+    ├── StaleIndexError       (RuntimeError)              the graph changed under the index
+    └── EditError             (ValueError)                an edit was refused
 
-The built-in bases are what torch's ``fx_utils`` raises in the same place, so code that catches those keeps working.
+Where torch's ``fx_utils`` raises in the same place, a built-in base is what it raises there, so code that catches that
+keeps working.
 """
 
 from collections.abc import Sequence
 from itertools import zip_longest
 
-import attrs
+from jointgraph.findings import Finding, FindingCode
 
 
 class JointGraphError(Exception):
@@ -26,20 +28,6 @@ class JointGraphError(Exception):
         return str(self.args[0]) if self.args else ""
 
 
-@attrs.frozen
-class Fault:
-    """One broken rule in a graph's calling convention."""
-
-    where: str
-    """The node or slot, such as ``placeholder primals_3`` or ``output[7] (add_1)``."""
-    rule: str
-    """What is wrong there, and the rule it breaks."""
-    remedy: str
-    """What to do about it."""
-    missing_descriptor: bool = False
-    """Whether the fault is that a slot has no descriptor."""
-
-
 class MalformedGraphError(JointGraphError, AssertionError, KeyError):
     """The graph breaks a rule that every joint graph keeps.
 
@@ -47,23 +35,17 @@ class MalformedGraphError(JointGraphError, AssertionError, KeyError):
     rest; this is both.
 
     Attributes:
-        faults: every fault found, in graph order.
+        findings: every fault found, in graph order.
     """
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
-        """Show every one of ``faults`` in one message."""
-        self.faults = tuple(faults)
-        count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
-        lines = ""
-        for fault, following in zip_longest(self.faults, self.faults[1:]):
-            lines += f"\n  - {fault.where}: {fault.rule}"
-            if following is None or following.remedy != fault.remedy:
-                lines += f" {fault.remedy}"
-        super().__init__(f"This is no graph that jointgraph can index ({count}):{lines}")
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        """Show every one of ``findings`` in one message."""
+        self.findings = tuple(findings)
+        super().__init__(f"This is no graph that jointgraph can index {listed(findings)}")
 
 
 class MissingDescriptorError(MalformedGraphError):
-    """A slot has no descriptor in ``meta["desc"]``. The ``faults`` hold all other faults of the graph as well."""
+    """A slot has no descriptor in ``meta["desc"]``. The ``findings`` hold all other faults of the graph as well."""
 
 
 class UnknownNameError(JointGraphError, KeyError):
@@ -89,7 +71,30 @@ class StaleIndexError(JointGraphError, RuntimeError):
     """The graph's calling convention changed so that the question has no answer in the new graph."""
 
 
-def malformed(faults: Sequence[Fault]) -> MalformedGraphError:
-    """The error for ``faults``: a `MissingDescriptorError` if any of them is a missing descriptor."""
-    kind = MissingDescriptorError if any(fault.missing_descriptor for fault in faults) else MalformedGraphError
-    return kind(faults)
+class EditError(JointGraphError, ValueError):
+    """A step of an edit was refused, and has changed nothing; or what the steps made of the graph breaks a rule.
+
+    Attributes:
+        findings: the rules that the edited graph breaks; ``()`` for a refused step.
+    """
+
+    def __init__(self, message: str, findings: Sequence[Finding] = ()) -> None:
+        """Keep ``findings`` beside the message."""
+        self.findings = tuple(findings)
+        super().__init__(message)
+
+
+def malformed(findings: Sequence[Finding]) -> MalformedGraphError:
+    """The error for ``findings``: a `MissingDescriptorError` if any of them is a missing descriptor."""
+    codes = {finding.code for finding in findings}
+    return (MissingDescriptorError if FindingCode.MISSING_DESCRIPTOR in codes else MalformedGraphError)(findings)
+
+
+def listed(findings: Sequence[Finding]) -> str:
+    """How many findings there are, and then each on a line; a remedy that serves several in a row stands once."""
+    lines = "(1 fault):" if len(findings) == 1 else f"({len(findings)} faults):"
+    for finding, following in zip_longest(findings, findings[1:]):
+        lines += f"\n  - {finding.where}: {finding.rule}"
+        if following is None or following.remedy != finding.remedy:
+            lines += f" {finding.remedy}"
+    return lines

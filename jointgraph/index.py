@@ -8,8 +8,11 @@ import attrs
 from torch import fx, nn
 
 from jointgraph import _torch as t
+from jointgraph.check import check
 from jointgraph.descriptors import INPUT_KINDS, OUTPUT_KINDS, GraphKind, InputKind, OutputKind, is_carried, name_of
+from jointgraph.edit import Edit
 from jointgraph.exceptions import JointGraphError, StaleIndexError, UnknownNameError
+from jointgraph.findings import Finding
 from jointgraph.interface import UNFILTERED, Filters, Interface
 from jointgraph.missing import Origin, unknown, why_missing
 from jointgraph.pairs import InputGrad, OutputTangent
@@ -232,6 +235,31 @@ class JointGraphIndex:
             StaleIndexError: on leaving, if the calling convention changed inside the block.
         """
         return self._interface.reading()
+
+    def edit(self) -> Edit:
+        """A block that changes the graph and its descriptors together: ``with index.edit() as edit: edit.wrap(...)``.
+
+        See `Edit` for the steps.
+        """
+        module = getattr(self._origin.holder, "graph_module", self._origin.holder)
+        return Edit(
+            self._interface, module if isinstance(module, fx.GraphModule) and module.graph is self.graph else None
+        )
+
+    def check(self, joint: object = None) -> tuple[Finding, ...]:
+        """All that is wrong with the graph as it is now, or odd about it; ``()`` where nothing is.
+
+        Reads every node, and runs each operator on fake tensors to see whether ``meta["val"]`` is right: about 0.1 ms a
+        node. Nothing is changed.
+
+        Args:
+            joint: the ``JointWithDescriptors`` whose graph this is or was made from: the inputs and outputs are then
+                also held against what AOTAutograd's runtime wrapper hands over and expects.
+
+        Raises:
+            TypeError: if ``joint`` is something else.
+        """
+        return check(self._interface, joint)
 
     def refresh(self) -> None:
         """Read the graph again. Questions do so by themselves when they find that the calling convention changed.

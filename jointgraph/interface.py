@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from operator import is_
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -12,10 +13,12 @@ from torch import fx
 
 from jointgraph import _torch as t
 from jointgraph._torch import storage_and_geometry
-from jointgraph.descriptors import InputKind, OutputKind
+from jointgraph.descriptors import INPUT_KINDS, OUTPUT_KINDS, InputKind, OutputKind
 from jointgraph.exceptions import MalformedGraphError, StaleIndexError
+from jointgraph.findings import Finding
 from jointgraph.records import GONE, Input, Output
-from jointgraph.scan import NO_SLOT, Scan, read
+from jointgraph.scan import NO_SLOT, Scan, interpret
+from jointgraph.slots import Slots, read_slots
 
 T = TypeVar("T")
 
@@ -28,6 +31,14 @@ class Filters:
     keeps_output: Callable[[t.AOTOutput], bool] | None = None
     input_kind: Callable[[t.AOTInput], InputKind] | None = None
     output_kind: Callable[[t.AOTOutput], OutputKind] | None = None
+
+
+def _input_kind(desc: t.AOTInput) -> InputKind:
+    return INPUT_KINDS[type(desc)]
+
+
+def _output_kind(desc: t.AOTOutput) -> OutputKind:
+    return OUTPUT_KINDS[type(desc)]
 
 
 UNFILTERED = Filters()
@@ -51,7 +62,7 @@ class Interface:
         self.last_change = "nothing changed"
         self._filters = filters
         self._unfiltered = filters is UNFILTERED
-        self.scan = read(graph, filters.input_kind, filters.output_kind)
+        self.scan = self.read_graph()
         self._inputs: dict[int, Input | None] = {}
         self._outputs: dict[int, Output | None] = {}
         self._kept: dict[str, Any] = {}
@@ -89,6 +100,28 @@ class Interface:
             self._make_outputs(missing)
         return list(filter(None, map(self._outputs.__getitem__, numbers)))
 
+    def record(self, desc: t.AOTInput | t.AOTOutput) -> Input | Output | None:
+        """The record of a base descriptor, if the graph has such a value and it is kept."""
+        if isinstance(desc, t.AOTInput):
+            return self.input_record(self.scan.inputs.number.get(desc))
+        return self.output_record(self.scan.outputs.number.get(desc))
+
+    def kind_of(self, desc: t.AOTInput | t.AOTOutput) -> InputKind | OutputKind:
+        """The kind of a base descriptor, as the index tells it."""
+        if isinstance(desc, t.AOTInput):
+            return (self._filters.input_kind or _input_kind)(desc)
+        return (self._filters.output_kind or _output_kind)(desc)
+
+    def keeps(self, desc: t.AOTInput | t.AOTOutput) -> bool:
+        """Whether the index has a record of such a value."""
+        keeps = self._filters.keeps_input if isinstance(desc, t.AOTInput) else self._filters.keeps_output
+        return keeps is None or keeps(desc)  # type: ignore[arg-type]  # Each is asked about its own side.
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a ``reading()`` block runs."""
+        return self._reading
+
     @property
     def is_plain(self) -> bool:
         """Whether every slot is a value of its own with a descriptor of torch's, and kept."""
@@ -113,10 +146,8 @@ class Interface:
 
     def leaves_out(self, desc: t.AOTInput | t.AOTOutput) -> bool:
         """Whether the graph has this value, and a subclass of the index doesn't keep it."""
-        inputs, outputs = self.scan.inputs.number, self.scan.outputs.number
-        if isinstance(desc, t.AOTInput):
-            return desc in inputs and self.input_record(inputs[desc]) is None
-        return desc in outputs and self.output_record(outputs[desc]) is None
+        values = self.scan.inputs if isinstance(desc, t.AOTInput) else self.scan.outputs
+        return desc in values.number and self.record(desc) is None
 
     def roles(self, node: fx.Node) -> tuple[Input | Output, ...]:
         """Every record that ``node`` fills a slot of, in slot order."""
@@ -135,10 +166,13 @@ class Interface:
 
     def kept_for_entries(self, name: str, make: Callable[[], T]) -> T:
         """What ``make`` returns, kept until the graph is read again or an output entry is swapped for another."""
-        args = self.scan.slots.output.args
+        return self._kept_for(self.scan.slots.output.args, name, make)
+
+    def _kept_for(self, objects: Sequence[object], name: str, make: Callable[[], T]) -> T:
+        """What ``make`` returns, kept until the graph is read again or one of some objects is another."""
         known = self._kept.get(name)
-        if known is None or known[0] is not args:
-            known = self._kept[name] = (args, make())
+        if known is None or len(known[0]) != len(objects) or not all(map(is_, known[0], objects)):
+            known = self._kept[name] = (objects, make())
         return cast(T, known[1])
 
     def verify(self) -> None:
@@ -186,11 +220,27 @@ class Interface:
         Raises:
             MalformedGraphError: if it breaks a rule; all records then stay as they were.
         """
-        self._adopt(read(self.graph, self._filters.input_kind, self._filters.output_kind), "the index was refreshed")
+        self._adopt(self.read_graph(), "the index was refreshed")
+
+    def read_graph(self) -> Scan:
+        """A new reading of the graph as it is now, which is not made the interface's own.
+
+        Raises:
+            MalformedGraphError: if it breaks a rule.
+        """
+        return self.interpret(*read_slots(self.graph))
+
+    def interpret(self, slots: Slots, faults: Sequence[Finding] = ()) -> Scan:
+        """What slots mean to this index.
+
+        Raises:
+            MalformedGraphError: if they break a rule.
+        """
+        return interpret(slots, list(faults), self._filters.input_kind, self._filters.output_kind)
 
     def _read_again(self, change: str) -> None:
         try:
-            scan = read(self.graph, self._filters.input_kind, self._filters.output_kind)
+            scan = self.read_graph()
         except MalformedGraphError as error:
             raise StaleIndexError(
                 f"{change}, and as the graph is now it can't be indexed: finish the edit first, then ask. {error}"
@@ -259,10 +309,11 @@ class Interface:
 
     def alias_numbers(self, number: int) -> Sequence[int]:
         """The other inputs with the storages and the geometry of one."""
-        return self.kept("aliases", lambda: _aliases(self.scan)).get(number, ())
+        vals = [node.meta.get("val") for node in self.scan.slots.placeholders]
+        return self._kept_for(vals, "aliases", lambda: _aliases(self.scan, vals)).get(number, ())
 
 
-def _aliases(scan: Scan) -> dict[int, list[int]]:
+def _aliases(scan: Scan, vals: Sequence[object]) -> dict[int, list[int]]:
     """The inputs that share all their storages and geometries with others → those others.
 
     Tangents are left out: their fake tensors may be the outputs themselves, which they never are when the graph runs.
@@ -271,8 +322,8 @@ def _aliases(scan: Scan) -> dict[int, list[int]]:
     for number, (positions, kind) in enumerate(zip(scan.inputs.positions, scan.inputs.kinds)):
         if kind is InputKind.TANGENT:
             continue
-        vals = [scan.slots.placeholders[position].meta.get("val") for position in positions]
-        tensors = tuple(storage_and_geometry(val) for val in vals if isinstance(val, torch.Tensor))
+        found = [vals[position] for position in positions]
+        tensors = tuple(storage_and_geometry(val) for val in found if isinstance(val, torch.Tensor))
         if tensors:
             groups[tensors].append(number)
     return {

@@ -274,8 +274,8 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
     def aliases(self) -> tuple[Input, ...]:
         """The other inputs on the same storage with the same geometry, as tied weights are, in placeholder order.
 
-        Geometry is dtype, sizes, strides and offset. For a tensor subclass all its tensors must agree. The fake tensors
-        of all inputs but tangents, which alias nothing, are compared once per reading of the graph.
+        Geometry is dtype, sizes, strides and offset. For a tensor subclass all its tensors must agree. Each question
+        looks at the ``meta["val"]`` of all inputs; tangents alias nothing.
         """
         self._sync()
         records = map(self._owner.input_record, self._owner.alias_numbers(self._number))
@@ -344,6 +344,15 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
         """
         value = self.value
         return value if isinstance(value, fx.Node) else None
+
+    @property
+    def position(self) -> int:
+        """The index of the only slot in the output list. Constant time.
+
+        Raises:
+            SubclassError: if there are several slots; ``leaves`` has them.
+        """
+        return self._position if self._holds() else super().position
 
     @property
     def tangent(self) -> Input | None:

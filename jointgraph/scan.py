@@ -25,11 +25,14 @@ from jointgraph.descriptors import (
     base_of,
     leaf_path,
 )
-from jointgraph.exceptions import Fault, JointGraphError, malformed
-from jointgraph.slots import RECAPTURE, Slots, read_slots
+from jointgraph.exceptions import JointGraphError, malformed
+from jointgraph.findings import Finding, FindingCode
+from jointgraph.slots import RECAPTURE, Slots
 
 Desc = TypeVar("Desc", t.AOTInput, t.AOTOutput)
 Kind = TypeVar("Kind", InputKind, OutputKind)
+MakeFinding = Callable[[int, FindingCode, str, str], Finding]
+"""Makes a finding about the slot at a position, from its code, the broken rule and the remedy."""
 
 _FORWARD_OUTPUTS = {
     OutputKind.PLAIN,
@@ -151,22 +154,23 @@ class Scan:
         return {output: number for number, output in self.mutations.items()}
 
 
-def read(
-    graph: fx.Graph,
+def interpret(
+    slots: Slots,
+    faults: list[Finding],
     input_kind: Callable[[t.AOTInput], InputKind] | None = None,
     output_kind: Callable[[t.AOTOutput], OutputKind] | None = None,
 ) -> Scan:
-    """Read the calling convention of ``graph``, which is not changed.
+    """Gather slots into values, and pair them.
 
     Args:
-        graph: a joint, forward, backward or inference graph with descriptors.
+        slots: the slots of a joint, forward, backward or inference graph.
+        faults: what is wrong with them, as far as was found when they were read.
         input_kind: tells the kind of an input from its base descriptor, where the class doesn't.
         output_kind: likewise for outputs.
 
     Raises:
         MalformedGraphError: with every fault of the graph; a `MissingDescriptorError` if one is a missing descriptor.
     """
-    slots, faults = read_slots(graph)
     inputs_by_class, outputs_by_class = _by_class(slots.inputs), _by_class(filter(None, slots.outputs))
     if not (_all_of(t.AOTInput, inputs_by_class) and _all_of(t.AOTOutput, outputs_by_class)):
         faults = slots.drop_foreign() + faults
@@ -190,13 +194,13 @@ def read(
     if inputs.of_kind(InputKind.SAVED) and kind is not GraphKind.BACKWARD:
         faults = missing_inputs(slots) + faults
     if has_leaves or len(pairs) < inputs.slot_count:
-        faults += _clashes(slots.inputs, slots.input_label)
+        faults += _clashes(slots.inputs, slots.input_finding)
     if len(forward) + len(grads) - grads.count(None) + len(no_inputs) < outputs.slot_count:
-        faults += _clashes(slots.outputs, slots.output_label)
+        faults += _clashes(slots.outputs, slots.output_finding)
     if kind is GraphKind.JOINT:
-        faults += _strangers(no_outputs, "tangent", "output", inputs, slots.input_label)
+        faults += _strangers(no_outputs, "tangent", "output", inputs, slots.input_finding)
     if kind is GraphKind.JOINT and not inputs.of_kind(InputKind.SAVED):  # Else the input may be just undescribed.
-        faults += _strangers(no_inputs, "gradient", "input", outputs, slots.output_label)
+        faults += _strangers(no_inputs, "gradient", "input", outputs, slots.output_finding)
     if faults:
         raise malformed(faults)
     return Scan(slots, inputs, outputs, kind, grads, tangents, mutations, pairs, slots.output_args)
@@ -313,16 +317,16 @@ def _links(
     return links, strangers
 
 
-def missing_inputs(slots: Slots) -> list[Fault]:
+def missing_inputs(slots: Slots) -> list[Finding]:
     """The placeholders without a descriptor."""
     return [
-        Fault(slots.input_label(position), 'its meta["desc"] is missing.', RECAPTURE, missing_descriptor=True)
+        slots.input_finding(position, FindingCode.MISSING_DESCRIPTOR, 'its meta["desc"] is missing.', RECAPTURE)
         for position, node in enumerate(slots.placeholders)
         if node.meta.get("desc") is None
     ]
 
 
-def _clashes(slots: Sequence[t.AOTInput] | Sequence[t.AOTOutput | None], label: Callable[[int], str]) -> list[Fault]:
+def _clashes(slots: Sequence[t.AOTInput] | Sequence[t.AOTOutput | None], finding: MakeFinding) -> list[Finding]:
     """The slots that describe what an earlier slot describes already."""
     faults = []
     first: dict[t.AOTInput | t.AOTOutput, dict[str, int]] = {}
@@ -331,25 +335,30 @@ def _clashes(slots: Sequence[t.AOTInput] | Sequence[t.AOTOutput | None], label: 
             continue
         base, path = base_of(desc), leaf_path(desc)
         leaves = first.setdefault(base, {})
+        code = FindingCode.DUPLICATE_DESCRIPTOR
         if path in leaves:
-            rule = f"it has the same descriptor as {label(leaves[path])}: {desc}."
-            faults.append(Fault(label(position), rule, "Give each slot its own."))
+            where = finding(leaves[path], code, "", "").where
+            rule = f"it has the same descriptor as {where}: {desc}."
+            faults.append(finding(position, code, rule, "Give each slot its own."))
         elif leaves and "" in (path, *leaves):
-            rule = f"its descriptor {desc} clashes with {label(min(leaves.values()))}: a value is one slot or leaves."
-            faults.append(Fault(label(position), rule, f"Keep {base} itself, or its leaves."))
+            where = finding(min(leaves.values()), code, "", "").where
+            rule = f"its descriptor {desc} clashes with {where}: a value is one slot or leaves."
+            faults.append(finding(position, code, rule, f"Keep {base} itself, or its leaves."))
         leaves.setdefault(path, position)
     return faults
 
 
 def _strangers(
-    owners: Mapping[object, int], what: str, whose: str, values: Values[Desc, Kind], label: Callable[[int], str]
-) -> list[Fault]:
+    owners: Mapping[object, int], what: str, whose: str, values: Values[Desc, Kind], finding: MakeFinding
+) -> list[Finding]:
     """The gradients or tangents of what is no value of this graph."""
+    remedy = f"Remove the {what}, or put the {whose} back."
     return [
-        Fault(
-            label(values.positions[number][0]),
+        finding(
+            values.positions[number][0],
+            FindingCode.STRANGER,
             f"it is the {what} of {owner}, which is no {whose} of this joint graph.",
-            f"Remove the {what}, or put the {whose} back.",
+            remedy,
         )
         for owner, number in owners.items()
     ]

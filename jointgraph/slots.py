@@ -8,7 +8,8 @@ from torch import fx
 
 from jointgraph import _torch as t
 from jointgraph.descriptors import OUTPUT_KINDS, OutputKind, SavedForBackwardsAOTInput
-from jointgraph.exceptions import Fault, malformed
+from jointgraph.exceptions import malformed
+from jointgraph.findings import Finding, FindingCode
 
 RECAPTURE = (
     "Index the graph as AOTAutograd made it, before what lost its descriptors (pickling, retracing with make_fx and "
@@ -68,30 +69,47 @@ class Slots:
         same = descs == self.outputs if isinstance(descs, list) else _is_list(descs) and [*descs] == self.outputs
         return "" if same else "the outputs have other descriptors"
 
-    def drop_foreign(self) -> list[Fault]:
+    def drop_foreign(self) -> list[Finding]:
         """Take out what is no descriptor at all, so that the rest can be read, and say where it was."""
-        faults: list[Fault] = []
+        faults: list[Finding] = []
         for position, desc in enumerate(self.inputs):
             if not isinstance(desc, t.AOTInput):
                 self.inputs[position] = SavedForBackwardsAOTInput(self.placeholders[position].name)
                 if desc is not None:
-                    faults.append(_foreign(self.input_label(position), desc, "AOTInput"))
+                    faults.append(
+                        self.input_finding(position, FindingCode.FOREIGN_DESCRIPTOR, *_foreign(desc, "AOTInput"))
+                    )
         for position, slot in enumerate(self.outputs):
             if slot is not None and not isinstance(slot, t.AOTOutput):
                 self.outputs[position] = None
-                faults.append(_foreign(self.output_label(position), slot, "AOTOutput"))
+                faults.append(
+                    self.output_finding(position, FindingCode.FOREIGN_DESCRIPTOR, *_foreign(slot, "AOTOutput"))
+                )
         return faults
 
-    def input_label(self, position: int) -> str:
-        """The placeholder at ``position``, for messages."""
-        return f"placeholder {self.placeholders[position].name}"
+    def input_finding(self, position: int, code: FindingCode, rule: str, remedy: str) -> Finding:
+        """A finding about the placeholder at ``position``."""
+        node = self.placeholders[position]
+        return Finding(code, f"placeholder {node.name}", rule, remedy, node)
 
-    def output_label(self, position: int) -> str:
-        """The output entry at ``position``, for messages."""
-        return _output_label(position, self.entries[position])
+    def output_finding(self, position: int, code: FindingCode, rule: str, remedy: str) -> Finding:
+        """A finding about the output entry at ``position``."""
+        return Finding(code, _at(self.entries, position), rule, remedy, self.output)
 
 
-def read_slots(graph: fx.Graph) -> tuple[Slots, list[Fault]]:
+@attrs.define(eq=False)
+class PlannedSlots(Slots):
+    """Slots as a change would leave them, to be judged before it is made."""
+
+    planned: Sequence[object]
+
+    @property
+    def entries(self) -> Sequence[object]:
+        """What the graph would return."""
+        return self.planned
+
+
+def read_slots(graph: fx.Graph) -> tuple[Slots, list[Finding]]:
     """Read the slots of ``graph``, and what is wrong with each of them.
 
     Where there are faults, the slots hold what could be read: enough to look for more. That a placeholder has no
@@ -119,39 +137,40 @@ def _find_output(graph: fx.Graph) -> fx.Node:
     nodes = graph.find_nodes(op="output")
     if len(nodes) != 1:
         rule = f"it has {len(nodes)} output nodes, and must have one."
-        raise malformed([Fault("graph", rule, "Call graph.output([...]) once.")])
+        raise malformed([Finding(FindingCode.OUTPUT_LIST, "graph", rule, "Call graph.output([...]) once.")])
     return cast(fx.Node, nodes[0])
 
 
-def _read_outputs(output: fx.Node) -> tuple[list[t.AOTOutput | None], list[Fault]]:
+def _read_outputs(output: fx.Node) -> tuple[list[t.AOTOutput | None], list[Finding]]:
     """The descriptors of the output entries, those that can be read, and what is wrong with the entries."""
     returned, descs = output.args[0] if output.args else None, output.meta.get("desc")
     faults = []
     if not _is_list(returned):
-        faults.append(Fault("output", f"it returns {returned}, and must return a list.", _FLATTEN))
+        rule = f"it returns {returned}, and must return a list."
+        faults.append(Finding(FindingCode.OUTPUT_LIST, "output", rule, _FLATTEN, output))
     entries = returned if _is_list(returned) else ()
     if any(issubclass(cls, _NESTS) for cls in set(map(type, entries))):
         rule = "it is nested; each entry must be a node, a constant or None."
         nested = [position for position, entry in enumerate(entries) if isinstance(entry, _NESTS)]
-        faults += [Fault(_output_label(position, entries[position]), rule, _FLATTEN) for position in nested]
+        faults += [Finding(FindingCode.OUTPUT_LIST, _at(entries, at), rule, _FLATTEN, output) for at in nested]
     if not _is_list(descs):
         rule = 'its meta["desc"] is missing.' if descs is None else f'its meta["desc"] is {descs!r}, no list.'
-        return [], [*faults, Fault("output", rule, RECAPTURE, missing_descriptor=True)]
+        return [], [*faults, Finding(FindingCode.MISSING_DESCRIPTOR, "output", rule, RECAPTURE, output)]
     if not _is_list(returned):
         return [], faults
     if len(descs) != len(entries):
-        return [], [*faults, _counts_differ(entries, descs)]
+        return [], [*faults, _counts_differ(output, entries, descs)]
     rule = "it has a value and no descriptor."
     undescribed = [position for position, desc in enumerate(descs) if desc is None]
     faults += [
-        Fault(_output_label(position, entries[position]), rule, _DESCRIBE, missing_descriptor=True)
+        Finding(FindingCode.MISSING_DESCRIPTOR, _at(entries, position), rule, _DESCRIBE, output)
         for position in undescribed
         if entries[position] is not None
     ]
     return cast(list[t.AOTOutput | None], list(descs)), faults
 
 
-def _counts_differ(entries: Sequence[object], descs: Sequence[object]) -> Fault:
+def _counts_differ(output: fx.Node, entries: Sequence[object], descs: Sequence[object]) -> Finding:
     """The fault of an output list whose descriptors can't be told apart, as there are more or fewer of them."""
     tokens = sum(OUTPUT_KINDS[type(desc)] is OutputKind.TOKEN for desc in descs)
     remedy = "Give each entry its own descriptor, None where there is nothing to describe."
@@ -160,16 +179,19 @@ def _counts_differ(entries: Sequence[object], descs: Sequence[object]) -> Fault:
             "The surplus are the effect tokens, whose outputs torch takes off without their descriptors when it "
             "partitions with unlift_effect_tokens: drop those descriptors."
         )
-    return Fault("output", f"it has {len(entries)} entries and {len(descs)} descriptors.", remedy)
+    rule = f"it has {len(entries)} entries and {len(descs)} descriptors."
+    return Finding(FindingCode.SLOT_COUNT, "output", rule, remedy, output)
 
 
-def _foreign(where: str, desc: object, base: str) -> Fault:
-    return Fault(where, f'its meta["desc"] is {desc!r}, which is no {base}.', f"Put an {base} there.")
+def _foreign(desc: object, base: str) -> tuple[FindingCode, str, str]:
+    """The code, the rule and the remedy for what is no descriptor."""
+    rule = f'its meta["desc"] is {desc!r}, which is no {base}.'
+    return FindingCode.FOREIGN_DESCRIPTOR, rule, f"Put an {base} there."
 
 
-def _output_label(position: int, entry: object) -> str:
-    """One output entry, for messages."""
-    return f"output[{position}] ({entry})"
+def _at(entries: Sequence[object], position: int) -> str:
+    """The output entry at ``position``, for messages."""
+    return f"output[{position}] ({entries[position]})"
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[object]]:

@@ -11,7 +11,8 @@ from torch import fx
 from torch._functorch._aot_autograd import descriptors as d
 
 from jointgraph import (
-    Fault,
+    Finding,
+    FindingCode,
     JointGraphError,
     JointGraphIndex,
     MalformedGraphError,
@@ -33,9 +34,9 @@ def refusal(graph: Any) -> MalformedGraphError:
     return caught.value
 
 
-def only_fault(graph: Any) -> Fault:
+def only_fault(graph: Any) -> Finding:
     """The one fault that an index of a graph is refused for."""
-    (fault,) = refusal(graph).faults
+    (fault,) = refusal(graph).findings
     return fault
 
 
@@ -71,7 +72,7 @@ def test_a_traced_graph_has_no_descriptors() -> None:
     """A graph from ``symbolic_trace`` is refused: placeholder and output lack descriptors, and there is a way out."""
     error = refusal(fx.symbolic_trace(MLP()))
     assert isinstance(error, MissingDescriptorError)
-    missing = [fault for fault in error.faults if fault.missing_descriptor]
+    missing = [fault for fault in error.findings if fault.code is FindingCode.MISSING_DESCRIPTOR]
     assert [fault.where for fault in missing] == ["placeholder x", "output"]
     assert all("Index the graph as AOTAutograd made it" in fault.remedy for fault in missing)
 
@@ -91,7 +92,9 @@ def test_one_placeholder_without_descriptor_is_named(mlp: Sample) -> None:
     del placeholder(graph, "primals_3").meta["desc"]
     error = refusal(graph)
     assert isinstance(error, MissingDescriptorError)
-    assert [fault.where for fault in error.faults if fault.missing_descriptor] == ["placeholder primals_3"]
+    assert [fault.where for fault in error.findings if fault.code is FindingCode.MISSING_DESCRIPTOR] == [
+        "placeholder primals_3"
+    ]
     assert str(error).count("placeholder ") == 1
 
 
@@ -139,7 +142,7 @@ def test_outputs_that_nest_as_make_fx_does_are_refused(mlp: Sample) -> None:
     graph = mlp.copy().graph
     values, descs = entries(graph), graph.output_node().meta["desc"]
     set_outputs(graph, [values[:1], values[1:]], descs[:2])
-    assert [fault.where.partition(" ")[0] for fault in refusal(graph).faults] == ["output[0]", "output[1]"]
+    assert [fault.where.partition(" ")[0] for fault in refusal(graph).findings] == ["output[0]", "output[1]"]
 
 
 def test_one_descriptor_on_two_placeholders_names_both(mlp: Sample) -> None:
@@ -198,7 +201,7 @@ def test_a_descriptor_that_is_none_is_refused(mlp: Sample) -> None:
     placeholder(graph, "primals_1").meta["desc"] = "first.weight"
     graph.output_node().meta["desc"][0] = d.PlainAOTInput(0)
     error = refusal(graph)
-    first, second, *_ = [fault for fault in error.faults if "which is no" in fault.rule]
+    first, second, *_ = [fault for fault in error.findings if "which is no" in fault.rule]
     assert (first.where, second.where) == ("placeholder primals_1", f"output[0] ({entries(graph)[0]})")
 
 
@@ -226,11 +229,14 @@ def test_all_faults_are_in_one_message(mlp: Sample) -> None:
         f"output[{len(entries(graph)) - 1}]": "same descriptor",
     }
     for where, rule in rules.items():
-        assert any(fault.where.startswith(where) and rule in fault.rule for fault in error.faults), (where, str(error))
-    for fault in error.faults:
+        assert any(fault.where.startswith(where) and rule in fault.rule for fault in error.findings), (
+            where,
+            str(error),
+        )
+    for fault in error.findings:
         assert f"{fault.where}: {fault.rule}" in str(error)
         assert fault.remedy in str(error)
-    assert f"({len(error.faults)} faults)" in str(error)
+    assert f"({len(error.findings)} faults)" in str(error)
 
 
 def without_all_descriptors(graph: fx.Graph) -> None:
@@ -273,7 +279,7 @@ def test_a_graph_that_returns_no_list_is_refused(mlp: Sample) -> None:
     """A graph that returns a bare node is refused."""
     graph = mlp.copy().graph
     graph.output_node().args = (entries(graph)[0],)
-    assert "must return a list" in refusal(graph).faults[0].rule
+    assert "must return a list" in refusal(graph).findings[0].rule
 
 
 @pytest.mark.parametrize("argument", [MLP(), None, "graph", []], ids=lambda argument: type(argument).__name__)

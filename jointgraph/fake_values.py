@@ -1,0 +1,160 @@
+"""What a node's ``meta["val"]`` must be: operators run on fake tensors, and values compared by shape, dtype, device."""
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from jointgraph import _torch as t
+from jointgraph.exceptions import EditError
+
+Mode = t.FakeTensorMode
+
+
+class Unknown(Exception):  # noqa: N818  # Never raised out of the library: it says that there is nothing to compute.
+    """A node's value can't be told, as a value that it depends on isn't known, or as running it has effects."""
+
+
+def mode_of(nodes: Iterable[fx.Node]) -> Mode | None:
+    """The fake mode that the nodes' values were made under; ``None`` if none of them is fake."""
+    found = (mode for node in nodes for mode in _modes(node.meta.get("val")))
+    return next(found, None)
+
+
+def _modes(val: object) -> Iterator[Mode]:
+    if isinstance(val, t.FakeTensor):
+        yield val.fake_mode
+    elif isinstance(val, (list, tuple)):
+        for one in val:
+            yield from _modes(one)
+
+
+def as_fake(val: Any, mode: Mode | None) -> Any:
+    """A value as the graph's other values are: a real tensor is made fake, of the same static shape."""
+    if mode is None or not isinstance(val, torch.Tensor) or isinstance(val, t.FakeTensor):
+        return val
+    return mode.from_tensor(val, static_shapes=True)
+
+
+def compute(node: fx.Node, mode: Mode | None) -> Any:
+    """The value that a node's operator makes of the values of its arguments, without running it for real.
+
+    Raises:
+        Unknown: if an argument has no value, or the operator has effects.
+        Exception: whatever the operator raises where its arguments don't fit.
+    """
+    if node.op != "call_function" or mode is None or _has_effects(node):
+        raise Unknown
+    args, kwargs = cast(tuple[Any, Any], map_arg((node.args, node.kwargs), _val))
+    with mode, torch.no_grad():
+        return cast(Any, node.target)(*args, **kwargs)
+
+
+def _has_effects(node: fx.Node) -> bool:
+    """Whether running a node, even on fake tensors, would change something."""
+    return bool(t.mutated_arguments(node)) or node.target is torch.ops.higher_order.with_effects
+
+
+def _val(node: fx.Node) -> Any:
+    if "val" in node.meta:
+        return node.meta["val"]
+    owner = node.graph.owning_module
+    if node.op == "get_attr" and owner is not None:
+        return attrgetter(str(node.target))(owner)
+    raise Unknown
+
+
+def set_val(node: fx.Node, val: Any) -> None:
+    """Write a value to a node, whose ``meta`` may be shared with the node of another graph: it gets its own."""
+    node.meta = {**node.meta, "val": val}
+    node.meta.pop("tensor_meta", None)
+
+
+def recompute(nodes: Iterable[fx.Node], mode: Mode | None) -> None:
+    """Compute the values of nodes anew, and of all that follows from those that come out different.
+
+    Raises:
+        EditError: if an operator does not work on the values of its arguments. All values then stay as they were.
+    """
+    queue = [node for node in nodes if not node._erased]
+    heapify(queue)
+    before: dict[fx.Node, dict[str, Any]] = {}
+    while queue:
+        node = heappop(queue)
+        if node in before or node.op == "output":
+            continue
+        try:
+            val = compute(node, mode)
+        except Unknown:
+            continue
+        except Exception as error:
+            for done, meta in before.items():
+                done.meta = meta
+            raise EditError(does_not_work(node, error)) from error
+        old, before[node] = node.meta.get("val"), node.meta
+        if difference(val, old) or _strides(val) != _strides(old):
+            set_val(node, val)
+            for user in node.users:
+                heappush(queue, user)
+
+
+def does_not_work(node: fx.Node, error: Exception) -> str:
+    """That an operator raised ``error``, for messages."""
+    return f"{node.format_node()} does not work on the values of its arguments: {type(error).__name__}: {error}"
+
+
+def _strides(val: Any) -> object:
+    """The strides of a tensor, as something that can be compared; of several tensors, all of them."""
+    if isinstance(val, (list, tuple)):
+        return [*map(_strides, val)]
+    if not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
+        return None
+    strides: tuple[Any, ...] = val.stride()
+    return [stride if isinstance(stride, int) else stride.node.expr for stride in strides]
+
+
+def difference(one: Any, other: Any) -> str:
+    """In what a value surely differs from another: shape, dtype or device, such as ``shape [3] instead of [4]``.
+
+    It is ``""`` where they agree, where symbolic sizes may, and where one of them is ``None``.
+    """
+    if one is None or other is None:
+        return ""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return _tensor_difference(one, other)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        if len(one) != len(other):
+            return f"{len(one)} values instead of {len(other)}"
+        return next(filter(None, map(difference, one, other)), "")
+    tensors = isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor)
+    differs = tensors or (_is_number(one) and _is_number(other) and _differ(one, other))
+    return f"{_short(one)} instead of {_short(other)}" if differs else ""
+
+
+def _tensor_difference(one: torch.Tensor, other: torch.Tensor) -> str:
+    if one.dim() != other.dim() or any(map(_differ, one.size(), other.size())):
+        return f"shape {[*one.size()]} instead of {[*other.size()]}"
+    for what in ("dtype", "device"):
+        if getattr(one, what) != getattr(other, what):
+            return f"{what} {getattr(one, what)} instead of {getattr(other, what)}"
+    return ""
+
+
+def _is_number(val: object) -> bool:
+    return isinstance(val, (int, float, torch.SymInt, torch.SymFloat))
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two numbers surely differ; symbolic ones are not guarded on."""
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return one != other
+    one, other = (number if isinstance(number, (int, float)) else number.node.expr for number in (one, other))
+    return (one - other).is_zero is False
+
+
+def _short(val: object) -> str:
+    return "a tensor" if isinstance(val, torch.Tensor) else repr(val)
