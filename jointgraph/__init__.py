@@ -7,7 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jointgraph.carry import copy_descriptors
     from jointgraph.descriptors import GradStatus, GraphKind, InputKind, OutputKind
+    from jointgraph.edit import Edit
     from jointgraph.exceptions import (
         EditError,
         JointGraphError,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from jointgraph.records import Input, Output
 
 __all__ = [
+    "Edit",
     "EditError",
     "Finding",
     "FindingCode",
@@ -44,9 +47,12 @@ __all__ = [
     "StaleIndexError",
     "SubclassError",
     "UnknownNameError",
+    "copy_descriptors",
 ]
 
 _HOMES = {
+    "carry": ("copy_descriptors",),
+    "edit": ("Edit",),
     "descriptors": ("GradStatus", "GraphKind", "InputKind", "OutputKind"),
     "exceptions": (
         "EditError",

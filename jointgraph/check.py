@@ -138,7 +138,7 @@ def _values(graph: fx.Graph) -> Iterator[Finding]:
         except fake_values.Unknown:
             continue
         except Exception as error:  # Whatever an operator says to arguments that don't fit it.
-            rule = f"it can't be computed from the values of its arguments: {type(error).__name__}: {error}."
+            rule = fake_values.does_not_work(node, error)
             yield Finding(FindingCode.STALE_VAL, where, rule, "Change its arguments or their values.", node)
             continue
         if differs:

@@ -1,7 +1,9 @@
 """What a node's ``meta["val"]`` must be: operators run on fake tensors, and values compared by shape, dtype, device."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
+from logging import getLogger
 from operator import attrgetter
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ from jointgraph import _torch as t
 from jointgraph.exceptions import EditError
 
 Mode = t.FakeTensorMode
+_NONE: Mapping[fx.Node, Any] = {}
 
 
 class Unknown(Exception):  # noqa: N818  # Never raised out of the library: it says that there is nothing to compute.
@@ -34,14 +37,32 @@ def _modes(val: object) -> Iterator[Mode]:
 
 
 def as_fake(val: Any, mode: Mode | None) -> Any:
-    """A value as the graph's other values are: a real tensor is made fake, of the same static shape."""
-    if mode is None or not isinstance(val, torch.Tensor) or isinstance(val, t.FakeTensor):
+    """A value under one fake mode: a real tensor is made fake, of static shape; one of another mode is made anew.
+
+    Raises:
+        Unknown: if a tensor of another mode has symbolic sizes, which mean nothing in this one.
+    """
+    if isinstance(val, (list, tuple)):
+        return type(val)([as_fake(one, mode) for one in val]) if type(val) in {list, tuple} else val
+    if mode is None or not isinstance(val, torch.Tensor):
         return val
-    return mode.from_tensor(val, static_shapes=True)
+    if not isinstance(val, t.FakeTensor):
+        return mode.from_tensor(val, static_shapes=True)
+    if val.fake_mode is mode:
+        return val
+    if val.layout is not torch.strided or not all(isinstance(number, int) for number in (*val.size(), *val.stride())):
+        raise Unknown
+    with mode:
+        return torch.empty_strided(val.size(), val.stride(), dtype=val.dtype, device=val.device)
 
 
-def compute(node: fx.Node, mode: Mode | None) -> Any:
+def compute(node: fx.Node, mode: Mode | None, vals: Mapping[fx.Node, Any] = _NONE) -> Any:
     """The value that a node's operator makes of the values of its arguments, without running it for real.
+
+    Args:
+        node: the node.
+        mode: the fake mode of the values.
+        vals: values to take instead of those that nodes have.
 
     Raises:
         Unknown: if an argument has no value, or the operator has effects.
@@ -49,9 +70,24 @@ def compute(node: fx.Node, mode: Mode | None) -> Any:
     """
     if node.op != "call_function" or mode is None or _has_effects(node):
         raise Unknown
-    args, kwargs = cast(tuple[Any, Any], map_arg((node.args, node.kwargs), _val))
-    with mode, torch.no_grad():
+
+    def val_of(one: fx.Node) -> Any:
+        return as_fake(vals[one] if one in vals else _val(one), mode)
+
+    args, kwargs = cast(tuple[Any, Any], map_arg((node.args, node.kwargs), val_of))
+    with mode, torch.no_grad(), _quiet():
         return cast(Any, node.target)(*args, **kwargs)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps torch from printing a traceback of what is then reported as an error or a finding."""
+    logger = getLogger(t.FakeTensorMode.__module__)
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
 
 
 def _has_effects(node: fx.Node) -> bool:
@@ -104,7 +140,8 @@ def recompute(nodes: Iterable[fx.Node], mode: Mode | None) -> None:
 
 def does_not_work(node: fx.Node, error: Exception) -> str:
     """That an operator raised ``error``, for messages."""
-    return f"{node.format_node()} does not work on the values of its arguments: {type(error).__name__}: {error}"
+    said = str(error).rstrip(".")
+    return f"{node.target} does not work on the values of the arguments of {node}: {type(error).__name__}: {said}."
 
 
 def _strides(val: Any) -> object:

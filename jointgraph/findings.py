@@ -45,6 +45,8 @@ class FindingCode(enum.Enum):
     """A tangent has the shape, dtype and device of its output."""
     RUNTIME_METADATA = "runtime-metadata"
     """The graph takes and returns what AOTAutograd's runtime wrapper hands over and expects."""
+    SLOT_MISMATCH = "slot-mismatch"
+    """A slot that is to have the descriptor of another graph's is of the same shape, dtype and device."""
     MISSING_VAL = "missing-val"
     """Each node that is read has a ``meta["val"]``."""
     STALE_VAL = "stale-val"

@@ -72,19 +72,16 @@ class Slots:
     def drop_foreign(self) -> list[Finding]:
         """Take out what is no descriptor at all, so that the rest can be read, and say where it was."""
         faults: list[Finding] = []
+        code = FindingCode.FOREIGN_DESCRIPTOR
         for position, desc in enumerate(self.inputs):
             if not isinstance(desc, t.AOTInput):
                 self.inputs[position] = SavedForBackwardsAOTInput(self.placeholders[position].name)
                 if desc is not None:
-                    faults.append(
-                        self.input_finding(position, FindingCode.FOREIGN_DESCRIPTOR, *_foreign(desc, "AOTInput"))
-                    )
+                    faults.append(self.input_finding(position, code, *_foreign(desc, "AOTInput")))
         for position, slot in enumerate(self.outputs):
             if slot is not None and not isinstance(slot, t.AOTOutput):
                 self.outputs[position] = None
-                faults.append(
-                    self.output_finding(position, FindingCode.FOREIGN_DESCRIPTOR, *_foreign(slot, "AOTOutput"))
-                )
+                faults.append(self.output_finding(position, code, *_foreign(slot, "AOTOutput")))
         return faults
 
     def input_finding(self, position: int, code: FindingCode, rule: str, remedy: str) -> Finding:
@@ -183,10 +180,9 @@ def _counts_differ(output: fx.Node, entries: Sequence[object], descs: Sequence[o
     return Finding(FindingCode.SLOT_COUNT, "output", rule, remedy, output)
 
 
-def _foreign(desc: object, base: str) -> tuple[FindingCode, str, str]:
-    """The code, the rule and the remedy for what is no descriptor."""
-    rule = f'its meta["desc"] is {desc!r}, which is no {base}.'
-    return FindingCode.FOREIGN_DESCRIPTOR, rule, f"Put an {base} there."
+def _foreign(desc: object, base: str) -> tuple[str, str]:
+    """The rule and the remedy for what is no descriptor."""
+    return f'its meta["desc"] is {desc!r}, which is no {base}.', f"Put an {base} there."
 
 
 def _at(entries: Sequence[object], position: int) -> str:

@@ -7,7 +7,7 @@ what eager autograd gave, changed as the steps say.
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
@@ -74,7 +74,7 @@ class Start(NamedTuple):
 def flat(index: JointGraphIndex, arguments: Mapping[d.AOTInput, Any]) -> list[Any]:
     """The arguments in placeholder order."""
     leaves = [leaf for record in index.inputs.values() for leaf in record.leaves.values()]
-    return [arguments[leaf.desc] for leaf in sorted(leaves, key=lambda leaf: leaf.position)]
+    return [arguments[cast(d.AOTInput, leaf.desc)] for leaf in sorted(leaves, key=lambda leaf: leaf.position)]
 
 
 def call(index: JointGraphIndex, module: fx.GraphModule, arguments: Mapping[d.AOTInput, Any]) -> dict[d.AOTOutput, Any]:
@@ -263,7 +263,7 @@ class EditMachine(RuleBasedStateMachine):
         return [
             leaf
             for leaf in leaves
-            if isinstance(self.results[leaf.desc], torch.Tensor) and leaf.val.is_floating_point()
+            if isinstance(self.results[cast(d.AOTOutput, leaf.desc)], torch.Tensor) and leaf.val.is_floating_point()
         ]
 
     def new_number(self) -> int:
@@ -477,7 +477,7 @@ class EditMachine(RuleBasedStateMachine):
             self.arguments[new] = self.arguments[old]
             for known in [*self.results]:
                 if isinstance(known, (d.GradAOTOutput, d.InputMutationAOTOutput)) and old in vars(known).values():
-                    self.results[type(known)(new)] = self.results.pop(known)  # type: ignore[arg-type]
+                    self.results[type(known)(new)] = self.results.pop(known)
                 if isinstance(known, d.SubclassGetAttrAOTOutput) and known.base == d.GradAOTOutput(old):
                     self.results[d.SubclassGetAttrAOTOutput(d.GradAOTOutput(new), known.attr)] = self.results.pop(known)
 
