@@ -9,6 +9,7 @@ from jointgraph import fake_values
 from jointgraph.exceptions import EditError, listed
 from jointgraph.fake_values import difference
 from jointgraph.findings import Finding, FindingCode
+from jointgraph.scan import interpret
 from jointgraph.slots import Slots, read_slots
 
 _RETRACE = "A graph of nested lists, as a pickled one, becomes flat by make_fx(module)(primals, tangents)."
@@ -31,7 +32,7 @@ def copy_descriptors(source: fx.Graph | fx.GraphModule, target: fx.Graph | fx.Gr
         MalformedGraphError: if ``source`` itself breaks a rule.
     """
     graph, made = (one.graph if isinstance(one, fx.GraphModule) else one for one in (source, target))
-    slots, _ = read_slots(graph)
+    slots = interpret(*read_slots(graph)).slots
     found = [*_counts(slots, made)]
     vals: dict[fx.Node, Any] = {}
     if not found:

@@ -318,6 +318,8 @@ class Edit:
 
     def _remove_output(self, record: Output) -> None:
         scan, desc = self._rewriter.scan(), record.desc
+        if record.tangent is not None:
+            raise EditError(f"{record!r} has a tangent, {record.tangent!r}: remove that first.")
         owner = desc.grad_of if isinstance(desc, t.GradAOTOutput) else None
         places = scan.outputs.positions[scan.outputs.number[desc]]
         keeps = owner in scan.inputs.number and scan.inputs.number[owner] in grad_places(scan)
