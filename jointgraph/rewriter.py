@@ -93,25 +93,23 @@ class Rewriter:
         Raises:
             EditError: if ``fn`` builds what can't stand there, or there is no node in an output's slot.
         """
+        read = [node for node in inputs if _readers(node)]
         returned = [self._returned(place) for place in places]
+        anchors = [self._after(node) for node in (*read, *returned)]  # All first, so that new nodes are in order.
         built: list[NewNodes] = []
         try:
-            for node in inputs:
-                if _readers(node):
-                    built.append(build(fn, node, self._after_header(node), self.mode))
-                    _check_order(built[-1])
-            routed = len(built)
-            for node in returned:
-                anchor = self._after_header(node) if node.op == "placeholder" else node.next
+            for node, anchor in zip((*read, *returned), anchors):
                 built.append(build(fn, node, anchor, self.mode))
+                if len(built) <= len(read):
+                    _check_order(built[-1])
         except BaseException:
             for new in reversed(built):
                 new.erase()
             raise
-        for new in built[:routed]:
+        for new in built[: len(read)]:
             self._route(new)
         if places:
-            self.write({place: new.result for place, new in zip(places, built[routed:])})
+            self.write({place: new.result for place, new in zip(places, built[len(read) :])})
 
     def write(self, entries: Mapping[int, object]) -> None:
         """Put other values into slots of the output list, which keep their descriptors."""
@@ -190,8 +188,10 @@ class Rewriter:
         output = self._graph.output_node()
         output.args = (tuple(values) if isinstance(output.args[0], tuple) else list(values),)
 
-    def _after_header(self, node: fx.Node) -> fx.Node:
-        """The node before which to build on a placeholder: the first that is none, or the next one."""
+    def _after(self, node: fx.Node) -> fx.Node:
+        """The node before which to build on one: the next one, but behind the placeholders that a graph begins with."""
+        if node.op != "placeholder":
+            return node.next
         end = self._header_end
         if end is None or end._erased or end.op != "placeholder" or end.next.op == "placeholder":
             end = node

@@ -34,6 +34,7 @@ from jointgraph import (
     JointGraphIndex,
     Output,
     Severity,
+    StaleIndexError,
     SubclassError,
 )
 from tests.capture import joint, partition, torchs_own_warnings
@@ -542,11 +543,15 @@ class EditMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_index_is_true(self) -> None:
-        """It says what a fresh one says, and so does every record that it gave out."""
+        """It says what a fresh one says, and so does every record that it gave out, until its value goes."""
         fresh = JointGraphIndex(self.module)
-        for record in self.held:
+        for record in [*self.held]:
             if record._desc in fresh:
                 assert answer(record) == answer(fresh[record._desc])
+            else:
+                self.held.remove(record)
+                with pytest.raises(StaleIndexError):
+                    _ = record.desc
         assert answers(self.index) == answers(fresh)
 
     @invariant()
