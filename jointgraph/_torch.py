@@ -1,8 +1,11 @@
 """Every name taken from torch's private modules, in one place."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from operator import attrgetter
+from typing import TypeGuard
 
 import torch
+from torch import fx
 from torch._functorch._aot_autograd import descriptors as _descriptors
 from torch._functorch._aot_autograd.descriptors import (
     AOTInput,
@@ -40,6 +43,7 @@ from torch._functorch._aot_autograd.descriptors import (
     TangentAOTInput,
     ViewBaseAOTInput,
 )
+from torch._ops import OpOverload
 
 SavedForBackwardsNoVcCheckAOTOutput: type[AOTOutput] | None = getattr(
     _descriptors, "SavedForBackwardsNoVcCheckAOTOutput", None
@@ -88,6 +92,32 @@ def storage_and_geometry(tensor: torch.Tensor) -> Hashable:
     return storage, tensor.dtype, tuple(n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers)
 
 
+node_args = attrgetter("_args")
+"""A node's ``args``: a new object after every change of them, as long as there are any."""
+node_kwargs = attrgetter("_kwargs")
+"""A node's ``kwargs``: a new object after every change of ``args`` or ``kwargs`` of a node without ``args``."""
+input_nodes = attrgetter("_input_nodes")
+"""The nodes that a node reads, as the keys of FX's own dictionary, which must not be changed.
+
+These three are what FX's properties of similar names read. From C they take a fifth of the time.
+"""
+
+
+def is_operator(target: object) -> TypeGuard[OpOverload]:
+    """Whether a node's target is an operator with a schema."""
+    return isinstance(target, OpOverload)
+
+
+def aliased_inputs(node: fx.Node) -> Iterator[tuple[object, bool]]:
+    """What an operator's results may share memory with, as its schema says: each argument, and if it is written to."""
+    if is_operator(node.target):
+        for position, argument in enumerate(node.target._schema.arguments):
+            if argument.alias_info is not None:
+                given = position < len(node.args) and not argument.kwarg_only
+                value = node.args[position] if given else node.kwargs.get(argument.name)
+                yield value, argument.alias_info.is_write
+
+
 __all__ = [
     "AOTInput",
     "AOTOutput",
@@ -124,6 +154,11 @@ __all__ = [
     "SyntheticBaseAOTInput",
     "TangentAOTInput",
     "ViewBaseAOTInput",
+    "aliased_inputs",
     "captured_arguments",
+    "input_nodes",
+    "is_operator",
+    "node_args",
+    "node_kwargs",
     "storage_and_geometry",
 ]

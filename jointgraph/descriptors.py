@@ -198,3 +198,9 @@ def is_carried(desc: t.AOTInput, kind: InputKind) -> bool:
     """Whether a backward graph gets this input from the forward graph: no tangent, and no token or seed of its own."""
     own = (t.BackwardTokenAOTInput, t.PhiloxBackwardSeedAOTInput, t.PhiloxBackwardBaseOffsetAOTInput)
     return kind is not InputKind.TANGENT and not isinstance(desc, own)
+
+
+def is_forward_output(desc: t.AOTOutput, kind: OutputKind) -> bool:
+    """Whether a joint graph's forward half returns this output: no gradient, no token or offset of backward."""
+    own = (t.BackwardTokenAOTOutput, t.PhiloxUpdatedBackwardOffsetAOTOutput)
+    return kind is not OutputKind.GRAD and not isinstance(desc, own)

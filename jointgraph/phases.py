@@ -1,0 +1,141 @@
+"""Which part of a joint graph each node belongs to, from dataflow alone: no name, tag or order is looked at."""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+import attrs
+from torch import fx
+
+from jointgraph import _torch as t
+from jointgraph.descriptors import GraphKind, is_carried, is_forward_output
+from jointgraph.interface import Interface
+from jointgraph.reach import reached_from
+
+
+class Phase(enum.Enum):
+    """When a node runs."""
+
+    FORWARD = "forward"
+    """A forward output needs it, or an effect that depends on no tangent does, such as a write to an input."""
+    BACKWARD = "backward"
+    """It depends on a tangent, or on another input that only backward takes: a token or a seed of its own."""
+    FREE = "free"
+    """Neither, so that either side can run it. Most often only backward needs it; it is dead if nothing does."""
+
+
+@attrs.frozen(eq=False)
+class Phases:
+    """The phases of a graph's nodes, and what they follow from."""
+
+    nodes: Sequence[fx.Node]
+    """All nodes, in graph order."""
+    forward: AbstractSet[fx.Node]
+    """What forward outputs and the effects of forward need, and these themselves."""
+    needed: AbstractSet[fx.Node]
+    """What backward outputs and the effects of backward need, these themselves, and the forward nodes they read."""
+    dead: Sequence[fx.Node]
+    """The nodes from which no output is reached."""
+    effects: Sequence[fx.Node]
+    """Those of them that do something all the same."""
+    sources: Mapping[fx.Node, int]
+    """For each node the bit set of the inputs that it depends on. Inputs that only backward takes have the top bits."""
+    input_numbers: Sequence[int]
+    """For each of these bits, the number of the input in the scan."""
+    first_late: int
+    """The bit set of the first input that only backward takes: no set without such inputs is as large."""
+    late_ends: AbstractSet[fx.Node]
+    """The nodes that are backward outputs."""
+
+    def of(self, node: fx.Node) -> Phase:
+        """The phase of a node."""
+        if node in self.forward:
+            return Phase.FORWARD
+        return Phase.BACKWARD if self.sources[node] >= self.first_late else Phase.FREE
+
+    def in_phase(self, phase: Phase) -> tuple[fx.Node, ...]:
+        """The nodes of a phase in graph order, without the output node."""
+        of = self.of
+        return tuple(node for node in self.nodes if of(node) is phase and node.op != "output")
+
+    def readers(self, node: fx.Node) -> list[fx.Node]:
+        """The users of a node that backward runs, in graph order; the output node where backward returns it."""
+        found = [user for user in node.users if user in self.needed and user not in self.forward]
+        if node in self.late_ends:
+            found += [user for user in node.users if user.op == "output"]
+        return sorted(found) if len(found) > 1 else found
+
+
+def find_phases(interface: Interface, nodes: Sequence[fx.Node]) -> Phases:
+    """Tell the phases of all nodes, which must be those of the interface's graph now. One pass down, one up.
+
+    A graph with a forward half and one without gradients have no backward outputs; a backward graph has no forward ones.
+
+    Raises:
+        JointGraphError: if a node reads one that comes after it.
+    """
+    scan = interface.scan
+    carried = [is_carried(desc, kind) for desc, kind in zip(scan.inputs.descs, scan.inputs.kinds)]
+    numbers = sorted(range(len(carried)), key=lambda number: not carried[number])
+    starts = {
+        scan.slots.placeholders[place]: 1 << bit
+        for bit, number in enumerate(numbers)
+        for place in scan.inputs.positions[number]
+    }
+    sources = reached_from(nodes, starts)
+    first_late = 1 << sum(carried)
+
+    forward: set[fx.Node] = set()
+    late_ends: set[fx.Node] = set()
+    has_forward = scan.kind is not GraphKind.BACKWARD
+    for desc, kind, places in zip(scan.outputs.descs, scan.outputs.kinds, scan.outputs.positions):
+        is_forward = has_forward and is_forward_output(desc, kind)
+        for place in places:
+            entry = scan.slots.entries[place]
+            if isinstance(entry, fx.Node):
+                (forward if is_forward and sources[entry] < first_late else late_ends).add(entry)
+    needed, dead = set(late_ends), []
+    for node in reversed(nodes):
+        if node in forward:
+            forward.update(t.input_nodes(node))
+        elif node in needed:
+            needed.update(t.input_nodes(node))
+        else:
+            dead.append(node)
+    found = effects(dead)
+    early = [node for node in found if has_forward and sources[node] < first_late]
+    _grow(forward, early, ())
+    _grow(needed, (node for node in found if node not in forward), forward)
+    return Phases(nodes, forward, needed, dead, found, sources, numbers, first_late, late_ends)
+
+
+def _grow(reached: set[fx.Node], nodes: Iterable[fx.Node], end_at: AbstractSet[fx.Node] | tuple[()]) -> None:
+    """Add nodes to a set, and all that they need, which for those to end at is nothing."""
+    to_do = [node for node in nodes if node not in reached]
+    reached.update(to_do)
+    while to_do:
+        node = to_do.pop()
+        if node not in end_at:
+            new = [one for one in t.input_nodes(node) if one not in reached]
+            reached.update(new)
+            to_do += new
+
+
+def effects(dead: Iterable[fx.Node]) -> list[fx.Node]:
+    """Those of some nodes that reach no output which do something all the same: write to an input, assert, print.
+
+    They are what FX's dead code elimination leaves. Drawing random numbers is no effect.
+    """
+    found = []
+    known: dict[object, bool] = {}  # An operator alone tells whether its calls have an effect.
+    for node in dead:
+        if node.op in {"placeholder", "output"}:
+            continue
+        has_effect = known.get(node.target)
+        if has_effect is None:
+            has_effect = node.is_impure(impure_random=False)
+            if t.is_operator(node.target):
+                known[node.target] = has_effect
+        if has_effect:
+            found.append(node)
+    return found
