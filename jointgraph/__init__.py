@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jointgraph.boundary import Boundary, Crossing, CrossingRole
+    from jointgraph.chains import Chain, ChainStop
     from jointgraph.descriptors import GradStatus, GraphKind, InputKind, OutputKind
     from jointgraph.exceptions import (
         Fault,
@@ -17,13 +19,21 @@ if TYPE_CHECKING:
         SubclassError,
         UnknownNameError,
     )
+    from jointgraph.flow import Flow
     from jointgraph.index import JointGraphIndex
     from jointgraph.leaves import Leaf
     from jointgraph.pairs import InputGrad, OutputTangent
+    from jointgraph.phases import Phase
     from jointgraph.records import Input, Output
 
 __all__ = [
+    "Boundary",
+    "Chain",
+    "ChainStop",
+    "Crossing",
+    "CrossingRole",
     "Fault",
+    "Flow",
     "GradStatus",
     "GraphKind",
     "Input",
@@ -37,12 +47,15 @@ __all__ = [
     "Output",
     "OutputKind",
     "OutputTangent",
+    "Phase",
     "StaleIndexError",
     "SubclassError",
     "UnknownNameError",
 ]
 
 _HOMES = {
+    "boundary": ("Boundary", "Crossing", "CrossingRole"),
+    "chains": ("Chain", "ChainStop"),
     "descriptors": ("GradStatus", "GraphKind", "InputKind", "OutputKind"),
     "exceptions": (
         "Fault",
@@ -53,9 +66,11 @@ _HOMES = {
         "SubclassError",
         "UnknownNameError",
     ),
+    "flow": ("Flow",),
     "index": ("JointGraphIndex",),
     "leaves": ("Leaf",),
     "pairs": ("InputGrad", "OutputTangent"),
+    "phases": ("Phase",),
     "records": ("Input", "Output"),
 }
 

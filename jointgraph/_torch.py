@@ -109,13 +109,23 @@ def is_operator(target: object) -> TypeGuard[OpOverload]:
 
 
 def aliased_inputs(node: fx.Node) -> Iterator[tuple[object, bool]]:
-    """What an operator's results may share memory with, as its schema says: each argument, and if it is written to."""
+    """The arguments that an operator writes to or returns views of, as its schema says, each with whether it writes."""
     if is_operator(node.target):
         for position, argument in enumerate(node.target._schema.arguments):
             if argument.alias_info is not None:
                 given = position < len(node.args) and not argument.kwarg_only
                 value = node.args[position] if given else node.kwargs.get(argument.name)
                 yield value, argument.alias_info.is_write
+
+
+def returns_alias(node: fx.Node, index: object = None) -> bool:
+    """Whether an operator returns such an argument or a view of one, as its schema says; or its ``index``-th result."""
+    if not is_operator(node.target):
+        return False
+    returns = node.target._schema.returns
+    if isinstance(index, int) and len(returns) > 1:  # A single one may be a list.
+        returns = returns[index : index + 1]
+    return any(one.alias_info is not None for one in returns)
 
 
 __all__ = [
@@ -160,5 +170,6 @@ __all__ = [
     "is_operator",
     "node_args",
     "node_kwargs",
+    "returns_alias",
     "storage_and_geometry",
 ]

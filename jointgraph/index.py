@@ -10,6 +10,7 @@ from torch import fx, nn
 from jointgraph import _torch as t
 from jointgraph.descriptors import INPUT_KINDS, OUTPUT_KINDS, GraphKind, InputKind, OutputKind, is_carried, name_of
 from jointgraph.exceptions import JointGraphError, StaleIndexError, UnknownNameError
+from jointgraph.flow import Flow
 from jointgraph.interface import UNFILTERED, Filters, Interface
 from jointgraph.missing import Origin, unknown, why_missing
 from jointgraph.pairs import InputGrad, OutputTangent
@@ -79,6 +80,7 @@ class JointGraphIndex:
         self._interface = Interface(_graph_of(graph), _overrides(self))
         self._origin = Origin(module, graph)
         self._views: dict[str, View[Any, Any]] = {}
+        self._flow = Flow(self._interface)
 
     def keeps_input(self, desc: t.AOTInput) -> bool:
         """Whether to have the input of this descriptor. One that isn't kept is in no view, and no link leads to it."""
@@ -192,6 +194,11 @@ class JointGraphIndex:
             wrap=lambda record: OutputTangent(record, record.tangent),
         )
 
+    @property
+    def flow(self) -> Flow:
+        """What the interior says: forward and backward nodes, what each depends on, what backward keeps alive, ..."""
+        return self._flow
+
     @overload
     def __getitem__(self, desc: t.AOTInput) -> Input: ...
     @overload
@@ -226,10 +233,12 @@ class JointGraphIndex:
         """A block that only asks: ``with index.reading(): ...`` answers from one reading of the graph.
 
         Elsewhere, a question about what is absent or about all of a kind looks at every slot first, since the graph may
-        have changed. Inside the block that look is left out, which makes many such questions faster.
+        have changed; a question about the interior looks at every node. Inside the block that look is left out, which
+        makes many such questions faster.
 
         Raises:
-            StaleIndexError: on leaving, if the calling convention changed inside the block.
+            StaleIndexError: on leaving, if the calling convention changed inside the block; or the interior did, and
+                something was asked about that.
         """
         return self._interface.reading()
 

@@ -69,7 +69,7 @@ class Phases:
 def find_phases(interface: Interface, nodes: Sequence[fx.Node]) -> Phases:
     """Tell the phases of all nodes, which must be those of the interface's graph now. One pass down, one up.
 
-    A graph with a forward half and one without gradients have no backward outputs; a backward graph has no forward ones.
+    A forward graph and an inference graph have no backward outputs, a backward graph has no forward ones.
 
     Raises:
         JointGraphError: if a node reads one that comes after it.
@@ -104,6 +104,8 @@ def find_phases(interface: Interface, nodes: Sequence[fx.Node]) -> Phases:
             dead.append(node)
     found = effects(dead)
     early = [node for node in found if has_forward and sources[node] < first_late]
+    if has_forward and sources[scan.slots.output] < first_late:
+        early.append(scan.slots.output)
     _grow(forward, early, ())
     _grow(needed, (node for node in found if node not in forward), forward)
     return Phases(nodes, forward, needed, dead, found, sources, numbers, first_late, late_ends)

@@ -1,0 +1,170 @@
+"""What backward keeps alive: the values that it reads from the forward side of a graph."""
+
+import enum
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+import attrs
+import torch
+from torch import fx
+
+from jointgraph.descriptors import GraphKind, OutputKind
+from jointgraph.interface import Interface
+from jointgraph.leaves import val_of
+from jointgraph.phases import Phases
+
+Bytes = int | torch.SymInt
+Key = TypeVar("Key")
+
+
+class CrossingRole(enum.Enum):
+    """What a value is to the forward side, apart from backward reading it."""
+
+    INPUT = "input"
+    """An input: there without saving."""
+    OUTPUT = "output"
+    """An output of forward."""
+    EXTRA = "extra"
+    """Neither: it is kept for backward alone."""
+
+
+@attrs.frozen
+class Crossing:
+    """One value that backward reads from the forward side."""
+
+    node: fx.Node
+    """The node that makes it, or the placeholder."""
+    readers: tuple[fx.Node, ...]
+    """The nodes of backward that read it, in graph order; the output node, where backward returns it as it is.
+
+    Empty in a forward graph, whose backward graph has them.
+    """
+    role: CrossingRole
+
+    @property
+    def nbytes(self) -> Bytes | None:
+        """The bytes of the tensor, a SymInt where its sizes are symbolic; ``None`` if it is no tensor."""
+        val = val_of(self.node)
+        return val.numel() * val.element_size() if isinstance(val, torch.Tensor) else None
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The tensor's dtype; ``None`` if it is no tensor."""
+        val = val_of(self.node)
+        return val.dtype if isinstance(val, torch.Tensor) else None
+
+
+@attrs.frozen(repr=False)
+class Boundary:
+    """The values that backward reads from the forward side, in graph order, as it was when asked for.
+
+    Each counts with its own bytes, even if it shares a storage with another. Bytes are in ``meta["val"]``.
+    """
+
+    crossings: tuple[Crossing, ...]
+    _modules: Callable[[Iterable[fx.Node]], Iterable[str | None]] = attrs.field(eq=False)
+    """Tells the modules of nodes."""
+
+    @property
+    def nbytes(self) -> Bytes:
+        """The bytes of all of them, inputs included."""
+        return _totals([None for _ in self.crossings], self.crossings).get(None, 0)
+
+    @property
+    def by_module(self) -> Mapping[str | None, Bytes]:
+        """The bytes by the module that makes the value: its path, as `Flow.module_of` tells it.
+
+        ``None`` stands for inputs, and for all that the capture recorded no module of.
+        """
+        return _totals(self._modules(crossing.node for crossing in self.crossings), self.crossings)
+
+    @property
+    def by_dtype(self) -> Mapping[torch.dtype, Bytes]:
+        """The bytes by dtype."""
+        totals = _totals([crossing.dtype for crossing in self.crossings], self.crossings)
+        return MappingProxyType({dtype: nbytes for dtype, nbytes in totals.items() if dtype is not None})
+
+    def of_role(self, role: CrossingRole) -> "Boundary":
+        """The part of it with this role. Of role ``EXTRA`` is what must be saved beside inputs and outputs."""
+        return attrs.evolve(self, crossings=tuple(one for one in self.crossings if one.role is role))
+
+    def __iter__(self) -> Iterator[Crossing]:
+        """The crossings, in graph order."""
+        return iter(self.crossings)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.crossings)
+
+    def __repr__(self) -> str:
+        """How many there are of each role, and their bytes."""
+        counts = [(sum(one.role is role for one in self.crossings), role.value) for role in CrossingRole]
+        shown = ", ".join(f"{count} {what}" for count, what in counts if count)
+        return f"<Boundary: {shown or 'nothing'}; {self.nbytes} bytes>"
+
+
+def _totals(keys: Iterable[Key], crossings: Iterable[Crossing]) -> Mapping[Key, Bytes]:
+    """The bytes of the tensors among some crossings, added up by key."""
+    totals: dict[Key, Bytes] = {}
+    for key, crossing in zip(keys, crossings):
+        nbytes = crossing.nbytes
+        if nbytes is not None:
+            totals[key] = totals.get(key, 0) + nbytes
+    return MappingProxyType(totals)
+
+
+def find_crossings(interface: Interface, phases: Phases) -> tuple[Crossing, ...]:
+    """Find what crosses from forward to backward.
+
+    In a joint graph that is what backward reads of what forward makes or takes in. A ``FREE`` node is run where it is
+    read, so that what it reads crosses in its stead. In a forward graph it is what that saves, in a backward graph what
+    that takes in and reads. What an attribute of the module holds (``get_attr``) is there on both sides.
+    """
+    saved, returned = _forward_entries(interface)
+    if interface.scan.kind is GraphKind.FORWARD:
+        return tuple(Crossing(node, (), _role(node, returned)) for node in sorted(saved))
+    found = {node: readers for node in _candidates(phases) if (readers := _readers(node, phases))}
+    return tuple(Crossing(node, tuple(found[node]), _role(node, returned)) for node in sorted(found))
+
+
+def _forward_entries(interface: Interface) -> tuple[set[fx.Node], set[fx.Node]]:
+    """The nodes that the graph returns in saved outputs, and in others."""
+    saved: set[fx.Node] = set()
+    returned: set[fx.Node] = set()
+    scan = interface.scan
+    for kind, places in zip(scan.outputs.kinds, scan.outputs.positions):
+        entries = [scan.slots.entries[place] for place in places]
+        (saved if kind is OutputKind.SAVED else returned).update(one for one in entries if isinstance(one, fx.Node))
+    return saved, returned
+
+
+def _role(node: fx.Node, returned: set[fx.Node]) -> CrossingRole:
+    if node.op == "placeholder":
+        return CrossingRole.INPUT
+    return CrossingRole.OUTPUT if node in returned else CrossingRole.EXTRA
+
+
+def _candidates(phases: Phases) -> Iterator[fx.Node]:
+    """The values of the forward side that backward needs, a tuple replaced by those of its parts that it needs."""
+    to_do = [node for node in phases.needed if node in phases.forward or node.op == "placeholder"]
+    while to_do:
+        node = to_do.pop()
+        if node.op == "placeholder" and phases.sources[node] >= phases.first_late:
+            continue
+        to_do += [part for part in _parts(node) if part in phases.needed and part not in phases.forward]
+        if node.op != "get_attr":
+            yield node
+
+
+def _readers(node: fx.Node, phases: Phases) -> list[fx.Node]:
+    parts = _parts(node)
+    return [reader for reader in phases.readers(node) if reader not in parts]
+
+
+def _parts(node: fx.Node) -> list[fx.Node]:
+    """The parts that are taken out of what a node returns, if that is no tensor."""
+    if isinstance(val_of(node), torch.Tensor):
+        return []
+    return [user for user in node.users if user.target is operator.getitem]
