@@ -15,17 +15,17 @@ class ChainStop(enum.Enum):
     """Why a chain ends."""
 
     SEVERAL_USERS = "several users"
-    """More than one node reads the value."""
+    """More than one node reads the value: the last of the chain, or back from an output, the next one."""
     SEVERAL_INPUTS = "several inputs"
     """The next node reads more than one."""
     OUTPUT = "reached the output"
-    """The graph returns the value."""
+    """Nothing but the output node reads the value."""
     INPUT = "reached an input"
     """Back from an output: the value is an input."""
     NOT_ALLOWED = "op not allowed"
     """The next node is none to go through."""
     UNUSED = "unused"
-    """Nothing reads the input."""
+    """Nothing reads the value."""
     NO_INPUTS = "no inputs"
     """Back from an output: the next node makes its value from nothing, as ``aten.zeros`` and a ``get_attr`` do."""
     NO_NODE = "no node"
@@ -41,7 +41,10 @@ class Chain:
     stop: ChainStop
     """Why the chain ends."""
     at: tuple[fx.Node, ...]
-    """The nodes that ended it, in graph order: the users for several users, else the one node that is in the way."""
+    """Where it ends: forward, the several users; else the one node that the chain comes to and doesn't include.
+
+    Empty where there is no such node.
+    """
 
 
 def chain_from(node: fx.Node, through: Through | None = None) -> Chain:
@@ -74,7 +77,7 @@ def chain_to(node: fx.Node | None, through: Through | None = None) -> Chain:
         if node.op == "placeholder":
             return chain(ChainStop.INPUT, node)
         if len(node.users) > 1:
-            return chain(ChainStop.SEVERAL_USERS, *sorted(node.users))
+            return chain(ChainStop.SEVERAL_USERS, node)
         inputs = t.input_nodes(node)
         if len(inputs) != 1:
             return chain(ChainStop.SEVERAL_INPUTS if inputs else ChainStop.NO_INPUTS, node)
