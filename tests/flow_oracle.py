@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -232,7 +233,7 @@ def _check_chain(index: JointGraphIndex, leaf: Leaf[Any], *, forward: bool) -> N
     """The chain of a slot is a line, and it ends for the reason that it gives."""
     chain = index.flow.chain(leaf)
     line = [leaf.node, *chain.nodes] if forward else [*chain.nodes]
-    for one, following in zip(line, line[1:]):
+    for one, following in pairwise(line):
         assert following.all_input_nodes == [one]
         assert [*one.users] == [following]
     if forward:
