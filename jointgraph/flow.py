@@ -182,7 +182,7 @@ class Flow:
         """The path of the module that a node was traced in: ``"layers.0.wq"``, ``""`` for the captured module itself.
 
         For a node of backward, that of the forward call it belongs to. ``None`` where the capture recorded none: in
-        every graph of a module that was neither captured by Dynamo nor by ``torch.export``; for placeholders, sums of
+        every graph of a module that was neither captured by Dynamo nor by ``torch.export``; for inputs, sums of
         gradients, and nodes that a pass added; and, if Dynamo captured it, for what the module itself does, outside its
         submodules. Of modules that a captured function finds elsewhere, the path starts with where that is, as
         ``"G['model'].layers.0"``.

@@ -38,8 +38,11 @@ def find_twins(nodes: Sequence[fx.Node]) -> Twins:
 
 
 def _number(node: fx.Node) -> object:
-    """The number of the forward call that a node belongs to. A sum of gradients has one, but belongs to none."""
-    return None if node.meta.get("is_gradient_acc") else node.meta.get("seq_nr")
+    """The number of the forward call that a node is part of.
+
+    A sum of gradients has one, but is part of none; a saved activation in a backward graph has that of its maker.
+    """
+    return None if node.op == "placeholder" or node.meta.get("is_gradient_acc") else node.meta.get("seq_nr")
 
 
 def _in_backward(node: fx.Node) -> bool:

@@ -134,7 +134,7 @@ def is_part_of(node: fx.Node, made: Iterable[fx.Node]) -> bool:
     if node.target is not operator.getitem:
         return False
     whole = node.args[0]
-    return whole in made and isinstance(whole, fx.Node) and not isinstance(whole.meta.get("val"), torch.Tensor)
+    return isinstance(whole, fx.Node) and whole in made and not isinstance(whole.meta.get("val"), torch.Tensor)
 
 
 def check_flow(index: JointGraphIndex) -> None:

@@ -144,7 +144,7 @@ def test_records_of_the_wrong_side_are_refused(mlp: Sample) -> None:
     """Nodes derive from inputs and feed outputs."""
     index = mlp.index()
     with pytest.raises(JointGraphError, match=r"derived_from\(\) takes inputs, not <Output"):
-        index.flow.derived_from([*index.outputs.values()])  # type: ignore[arg-type]  # on purpose
+        index.flow.derived_from([*index.outputs.values()])  # type: ignore[list-item]  # on purpose
     with pytest.raises(JointGraphError, match=r"only_feeding\(\) takes outputs, not <Input"):
         index.flow.only_feeding(index.params["first.weight"])  # type: ignore[arg-type]  # on purpose
 
