@@ -104,10 +104,10 @@ def find_phases(interface: Interface, nodes: Sequence[fx.Node]) -> Phases:
             dead.append(node)
     found = effects(dead)
     early = [node for node in found if has_forward and sources[node] < first_late]
-    if has_forward and sources[scan.slots.output] < first_late:
-        early.append(scan.slots.output)
     _grow(forward, early, ())
     _grow(needed, (node for node in found if node not in forward), forward)
+    if has_forward and sources[scan.slots.output] < first_late:
+        forward.add(scan.slots.output)
     return Phases(nodes, forward, needed, dead, found, sources, numbers, first_late, late_ends)
 
 

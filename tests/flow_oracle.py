@@ -214,7 +214,8 @@ def used_through_views(node: fx.Node) -> set[fx.Node]:
         schema = getattr(user.target, "_schema", None)
         whole = user.args[0] if user.target is operator.getitem else None
         if isinstance(whole, fx.Node) and isinstance(whole.target, torch._ops.OpOverload):
-            alias, write = len(whole.target._schema.returns) == 1 and whole.target.is_view, False
+            (returned, *others) = whole.target._schema.returns
+            alias, write = returned.alias_info is not None and not others, False
         elif schema is None:
             alias, write = False, False
         else:
