@@ -13,7 +13,7 @@ from torch import fx
 from jointgraph.descriptors import GraphKind, OutputKind
 from jointgraph.interface import Interface
 from jointgraph.leaves import val_of
-from jointgraph.phases import Phases
+from jointgraph.phases import Phases, entries_of
 
 Bytes = int | torch.SymInt
 Key = TypeVar("Key")
@@ -122,49 +122,47 @@ def find_crossings(interface: Interface, phases: Phases) -> tuple[Crossing, ...]
     read, so that what it reads crosses in its stead. In a forward graph it is what that saves, in a backward graph what
     that takes in and reads. What an attribute of the module holds (``get_attr``) is there on both sides.
     """
-    saved, returned = _forward_entries(interface)
     if interface.scan.kind is GraphKind.FORWARD:
-        return tuple(Crossing(node, (), _role(node, returned)) for node in sorted(saved))
-    found = {node: readers for node in _candidates(phases) if (readers := _readers(node, phases))}
-    return tuple(Crossing(node, tuple(found[node]), _role(node, returned)) for node in sorted(found))
+        saved = entries_of(interface.scan, interface.scan.outputs.of_kind(OutputKind.SAVED))
+        found: dict[fx.Node, list[fx.Node]] = {node: [] for node in saved}
+    else:
+        found = _readers(interface, phases)
+    return tuple(Crossing(node, tuple(found[node]), _role(node, phases)) for node in sorted(found))
 
 
-def _forward_entries(interface: Interface) -> tuple[set[fx.Node], set[fx.Node]]:
-    """The nodes that the graph returns in saved outputs, and in others."""
-    saved: set[fx.Node] = set()
-    returned: set[fx.Node] = set()
-    scan = interface.scan
-    for kind, places in zip(scan.outputs.kinds, scan.outputs.positions):
-        entries = [scan.slots.entries[place] for place in places]
-        (saved if kind is OutputKind.SAVED else returned).update(one for one in entries if isinstance(one, fx.Node))
-    return saved, returned
-
-
-def _role(node: fx.Node, returned: set[fx.Node]) -> CrossingRole:
+def _role(node: fx.Node, phases: Phases) -> CrossingRole:
     if node.op == "placeholder":
         return CrossingRole.INPUT
-    return CrossingRole.OUTPUT if node in returned else CrossingRole.EXTRA
+    return CrossingRole.OUTPUT if node in phases.returned else CrossingRole.EXTRA
 
 
-def _candidates(phases: Phases) -> Iterator[fx.Node]:
-    """The values of the forward side that backward needs, a tuple replaced by those of its parts that it needs."""
-    to_do = [node for node in phases.needed if node in phases.forward or node.op == "placeholder"]
+def _readers(interface: Interface, phases: Phases) -> dict[fx.Node, list[fx.Node]]:
+    """The values of the forward side that backward reads, each with those of its users that backward runs.
+
+    Of a node that returns no tensor, the parts that are taken out cross in its stead.
+    """
+    run = phases.needed - phases.forward
+    to_do = [*(phases.needed & phases.forward), *_forward_inputs(interface, phases)]
+    found = {}
     while to_do:
         node = to_do.pop()
-        if node.op == "placeholder" and phases.sources[node] >= phases.first_late:
-            continue
-        to_do += [part for part in _parts(node) if part in phases.needed and part not in phases.forward]
-        if node.op != "get_attr":
+        readers = [*run.intersection(node.users)]
+        if node in phases.late_ends:
+            readers.append(interface.scan.slots.output)
+        if any(reader.target is operator.getitem for reader in readers) and not _is_tensor(node):
+            to_do += (reader for reader in readers if reader.target is operator.getitem)
+            readers = [reader for reader in readers if reader.target is not operator.getitem]
+        if readers and node.op != "get_attr":
+            found[node] = sorted(readers) if len(readers) > 1 else readers
+    return found
+
+
+def _forward_inputs(interface: Interface, phases: Phases) -> Iterator[fx.Node]:
+    """The placeholders that backward needs and forward doesn't, without those that only backward takes."""
+    for node in interface.scan.slots.placeholders:
+        if node in phases.needed and node not in phases.forward and phases.sources[node] < phases.first_late:
             yield node
 
 
-def _readers(node: fx.Node, phases: Phases) -> list[fx.Node]:
-    parts = _parts(node)
-    return [reader for reader in phases.readers(node) if reader not in parts]
-
-
-def _parts(node: fx.Node) -> list[fx.Node]:
-    """The parts that are taken out of what a node returns, if that is no tensor."""
-    if isinstance(val_of(node), torch.Tensor):
-        return []
-    return [user for user in node.users if user.target is operator.getitem]
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(val_of(node), torch.Tensor)

@@ -194,13 +194,13 @@ def name_of(desc: t.AOTInput | t.AOTOutput) -> str:
         return str(desc)
 
 
+OF_BACKWARD_INPUTS = (t.BackwardTokenAOTInput, t.PhiloxBackwardSeedAOTInput, t.PhiloxBackwardBaseOffsetAOTInput)
+"""The descriptor classes of inputs that only backward takes, beside tangents: its own tokens and seeds."""
+
+OF_BACKWARD_OUTPUTS = (t.BackwardTokenAOTOutput, t.PhiloxUpdatedBackwardOffsetAOTOutput)
+"""The descriptor classes of outputs that only backward returns, beside gradients."""
+
+
 def is_carried(desc: t.AOTInput, kind: InputKind) -> bool:
     """Whether a backward graph gets this input from the forward graph: no tangent, and no token or seed of its own."""
-    own = (t.BackwardTokenAOTInput, t.PhiloxBackwardSeedAOTInput, t.PhiloxBackwardBaseOffsetAOTInput)
-    return kind is not InputKind.TANGENT and not isinstance(desc, own)
-
-
-def is_forward_output(desc: t.AOTOutput, kind: OutputKind) -> bool:
-    """Whether a joint graph's forward half returns this output: no gradient, no token or offset of backward."""
-    own = (t.BackwardTokenAOTOutput, t.PhiloxUpdatedBackwardOffsetAOTOutput)
-    return kind is not OutputKind.GRAD and not isinstance(desc, own)
+    return kind is not InputKind.TANGENT and not isinstance(desc, OF_BACKWARD_INPUTS)

@@ -7,7 +7,8 @@ takes.
 """
 
 from collections.abc import Callable, Sequence
-from operator import is_
+from itertools import compress
+from operator import is_, not_
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -112,7 +113,7 @@ class Interior:
     def _look(self) -> _State:
         nodes = list(self.interface.graph.nodes)
         args = list(map(t.node_args, nodes))
-        without = [node for node, own in zip(nodes, args) if not own]
+        without = list(compress(nodes, map(not_, args)))
         return _State(self.interface.scan, nodes, args, without, list(map(t.node_kwargs, without)))
 
     def _is_of(self, state: _State) -> bool:

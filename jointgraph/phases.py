@@ -3,14 +3,17 @@
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import chain
+from typing import Any
 
 import attrs
 from torch import fx
 
 from jointgraph import _torch as t
-from jointgraph.descriptors import GraphKind, is_carried, is_forward_output
+from jointgraph.descriptors import OF_BACKWARD_INPUTS, OF_BACKWARD_OUTPUTS, GraphKind, InputKind, OutputKind
 from jointgraph.interface import Interface
 from jointgraph.reach import reached_from
+from jointgraph.scan import Kind, Scan, Values
 
 
 class Phase(enum.Enum):
@@ -30,9 +33,9 @@ class Phases:
 
     nodes: Sequence[fx.Node]
     """All nodes, in graph order."""
-    forward: AbstractSet[fx.Node]
+    forward: set[fx.Node]
     """What forward outputs and the effects of forward need, and these themselves."""
-    needed: AbstractSet[fx.Node]
+    needed: set[fx.Node]
     """What backward outputs and the effects of backward need, these themselves, and the forward nodes they read."""
     dead: Sequence[fx.Node]
     """The nodes from which no output is reached."""
@@ -46,6 +49,8 @@ class Phases:
     """The bit set of the first input that only backward takes: no set without such inputs is as large."""
     late_ends: AbstractSet[fx.Node]
     """The nodes that are backward outputs."""
+    returned: AbstractSet[fx.Node]
+    """The nodes that are forward outputs, but for what a forward graph saves."""
 
     def of(self, node: fx.Node) -> Phase:
         """The phase of a node."""
@@ -58,13 +63,6 @@ class Phases:
         of = self.of
         return tuple(node for node in self.nodes if of(node) is phase and node.op != "output")
 
-    def readers(self, node: fx.Node) -> list[fx.Node]:
-        """The users of a node that backward runs, in graph order; the output node where backward returns it."""
-        found = [user for user in node.users if user in self.needed and user not in self.forward]
-        if node in self.late_ends:
-            found += [user for user in node.users if user.op == "output"]
-        return sorted(found) if len(found) > 1 else found
-
 
 def find_phases(interface: Interface, nodes: Sequence[fx.Node]) -> Phases:
     """Tell the phases of all nodes, which must be those of the interface's graph now. One pass down, one up.
@@ -75,40 +73,53 @@ def find_phases(interface: Interface, nodes: Sequence[fx.Node]) -> Phases:
         JointGraphError: if a node reads one that comes after it.
     """
     scan = interface.scan
-    carried = [is_carried(desc, kind) for desc, kind in zip(scan.inputs.descs, scan.inputs.kinds)]
-    numbers = sorted(range(len(carried)), key=lambda number: not carried[number])
-    starts = {
-        scan.slots.placeholders[place]: 1 << bit
-        for bit, number in enumerate(numbers)
-        for place in scan.inputs.positions[number]
-    }
-    sources = reached_from(nodes, starts)
-    first_late = 1 << sum(carried)
+    input_nodes = list(map(t.input_nodes, nodes))
+    late_inputs = _numbers(scan.inputs, InputKind.TANGENT, OF_BACKWARD_INPUTS)
+    numbers = [number for number in range(len(scan.inputs.descs)) if number not in late_inputs] + sorted(late_inputs)
+    first_late = 1 << (len(numbers) - len(late_inputs))
+    sources = reached_from(nodes, input_nodes, _starts(scan, numbers))
 
-    forward: set[fx.Node] = set()
-    late_ends: set[fx.Node] = set()
     has_forward = scan.kind is not GraphKind.BACKWARD
-    for desc, kind, places in zip(scan.outputs.descs, scan.outputs.kinds, scan.outputs.positions):
-        is_forward = has_forward and is_forward_output(desc, kind)
-        for place in places:
-            entry = scan.slots.entries[place]
-            if isinstance(entry, fx.Node):
-                (forward if is_forward and sources[entry] < first_late else late_ends).add(entry)
+    late_outputs = _numbers(scan.outputs, OutputKind.GRAD, OF_BACKWARD_OUTPUTS)
+    late_ends = entries_of(scan, late_outputs if has_forward else range(len(scan.outputs.descs)))
+    forward = entries_of(scan, {*range(len(scan.outputs.descs))} - late_outputs) if has_forward else set()
+    misplaced = {node for node in forward if sources[node] >= first_late}
+    forward -= misplaced
+    late_ends |= misplaced
+    returned = forward - entries_of(scan, scan.outputs.of_kind(OutputKind.SAVED))
+
     needed, dead = set(late_ends), []
-    for node in reversed(nodes):
+    for node, inputs in zip(reversed(nodes), reversed(input_nodes)):
         if node in forward:
-            forward.update(t.input_nodes(node))
+            forward.update(inputs)
         elif node in needed:
-            needed.update(t.input_nodes(node))
+            needed.update(inputs)
         else:
             dead.append(node)
     found = effects(dead)
-    early = [node for node in found if has_forward and sources[node] < first_late]
-    _grow(forward, early, ())
+    _grow(forward, (node for node in found if has_forward and sources[node] < first_late), ())
     _grow(needed, (node for node in found if node not in forward), forward)
     if has_forward and sources[scan.slots.output] < first_late:
         forward.add(scan.slots.output)
-    return Phases(nodes, forward, needed, dead, found, sources, numbers, first_late, late_ends)
+    return Phases(nodes, forward, needed, dead, found, sources, numbers, first_late, late_ends, returned)
+
+
+def _numbers(values: Values[Any, Kind], kind: Kind, classes: Iterable[type]) -> set[int]:
+    """The numbers of the values that are of a kind, or whose descriptors are of some classes."""
+    return {*values.of_kind(kind), *chain.from_iterable(map(values.of_class, classes))}
+
+
+def _starts(scan: Scan, numbers: Sequence[int]) -> dict[fx.Node, int]:
+    """For each placeholder the bit set of its input, the numbers of the inputs being in the order of the bits."""
+    placeholders, positions = scan.slots.placeholders, scan.inputs.positions
+    return {placeholders[place]: 1 << bit for bit, number in enumerate(numbers) for place in positions[number]}
+
+
+def entries_of(scan: Scan, numbers: Iterable[int]) -> set[fx.Node]:
+    """The nodes that are in the slots of some outputs."""
+    entries, positions = scan.slots.entries, scan.outputs.positions
+    found = (entries[place] for number in numbers for place in positions[number])
+    return {entry for entry in found if isinstance(entry, fx.Node)}
 
 
 def _grow(reached: set[fx.Node], nodes: Iterable[fx.Node], end_at: AbstractSet[fx.Node] | tuple[()]) -> None:

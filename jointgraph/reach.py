@@ -4,7 +4,7 @@ A pass is linear in the number of nodes and edges. A union takes time by the hig
 hundred bits. Nodes with one input share the int of that input.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torch import fx
 
@@ -12,15 +12,22 @@ from jointgraph import _torch as t
 from jointgraph.exceptions import JointGraphError
 
 
-def reached_from(nodes: Sequence[fx.Node], starts: Mapping[fx.Node, int]) -> dict[fx.Node, int]:
+def reached_from(
+    nodes: Sequence[fx.Node], input_nodes: Iterable[Collection[fx.Node]], starts: Mapping[fx.Node, int]
+) -> dict[fx.Node, int]:
     """For each node the union of the bits of all ``starts`` that it is, or depends on.
+
+    Args:
+        nodes: all nodes, in graph order.
+        input_nodes: what each of them reads.
+        starts: the bits of some nodes that read nothing.
 
     Raises:
         JointGraphError: if a node reads one that comes after it.
     """
     bits = dict(starts)
     try:
-        for node, inputs in zip(nodes, map(t.input_nodes, nodes)):
+        for node, inputs in zip(nodes, input_nodes):
             count = len(inputs)
             if count == 1:
                 (one,) = inputs

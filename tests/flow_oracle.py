@@ -164,7 +164,8 @@ def _check_boundary(oracle: Oracle) -> None:
     boundary, expected = index.flow.boundary, oracle.boundary()
     assert [one.node for one in boundary] == [node for node in index.graph.nodes if node in expected]
     saved = {node for one in index.outputs.values() if one.kind is OutputKind.SAVED for node in one.nodes}
-    returned = {node for one in index.outputs.values() if one.kind is not OutputKind.SAVED for node in one.nodes}
+    forward = [one for one in index.outputs.values() if not isinstance(one.desc, _OF_BACKWARD)]
+    returned = {node for one in forward if one.kind is not OutputKind.SAVED for node in one.nodes}
     for crossing in boundary:
         assert list(crossing.readers) == [node for node in index.graph.nodes if node in expected[crossing.node]]
         assert (crossing.role is CrossingRole.INPUT) == (crossing.node.op == "placeholder")
