@@ -2,7 +2,7 @@
 
 import enum
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -122,39 +122,43 @@ def find_crossings(interface: Interface, phases: Phases) -> tuple[Crossing, ...]
     read, so that what it reads crosses in its stead. In a forward graph it is what that saves, in a backward graph what
     that takes in and reads. What an attribute of the module holds (``get_attr``) is there on both sides.
     """
-    if interface.scan.kind is GraphKind.FORWARD:
-        saved = entries_of(interface.scan, interface.scan.outputs.of_kind(OutputKind.SAVED))
-        found: dict[fx.Node, list[fx.Node]] = {node: [] for node in saved}
+    scan = interface.scan
+    if scan.kind is GraphKind.FORWARD:
+        read: dict[fx.Node, Sequence[fx.Node]] = dict.fromkeys(entries_of(scan, scan.outputs.of_kind(_SAVED)), ())
     else:
-        found = _readers(interface, phases)
-    return tuple(Crossing(node, tuple(found[node]), _role(node, phases)) for node in sorted(found))
+        read = _read_values(interface, phases)
+    crossings = []
+    for node in sorted(read):
+        readers = read[node]
+        role = _INPUT if node.op == "placeholder" else _OUTPUT if node in phases.returned else _EXTRA
+        crossings.append(Crossing(node, tuple(sorted(readers) if len(readers) > 1 else readers), role))
+    return tuple(crossings)
 
 
-def _role(node: fx.Node, phases: Phases) -> CrossingRole:
-    if node.op == "placeholder":
-        return CrossingRole.INPUT
-    return CrossingRole.OUTPUT if node in phases.returned else CrossingRole.EXTRA
+_SAVED = OutputKind.SAVED
+_INPUT, _OUTPUT, _EXTRA = CrossingRole  # Members are slow to look up in a class.
 
 
-def _readers(interface: Interface, phases: Phases) -> dict[fx.Node, list[fx.Node]]:
+def _read_values(interface: Interface, phases: Phases) -> dict[fx.Node, Sequence[fx.Node]]:
     """The values of the forward side that backward reads, each with those of its users that backward runs.
 
     Of a node that returns no tensor, the parts that are taken out cross in its stead.
     """
-    run = phases.needed - phases.forward
-    to_do = [*(phases.needed & phases.forward), *_forward_inputs(interface, phases)]
-    found = {}
-    while to_do:
-        node = to_do.pop()
-        readers = [*run.intersection(node.users)]
+    read: dict[fx.Node, Sequence[fx.Node]] = {}
+    needed, forward = phases.needed, phases.forward
+    to_do = [*(needed & forward), *_forward_inputs(interface, phases)]
+    for node in to_do:  # It grows on the way.
+        readers = [user for user in node.users if user in needed and user not in forward]
+        for reader in readers:
+            if reader.target is operator.getitem and not isinstance(val_of(node), torch.Tensor):
+                to_do += (one for one in readers if one.target is operator.getitem)
+                readers = [one for one in readers if one.target is not operator.getitem]
+                break
         if node in phases.late_ends:
             readers.append(interface.scan.slots.output)
-        if any(reader.target is operator.getitem for reader in readers) and not _is_tensor(node):
-            to_do += (reader for reader in readers if reader.target is operator.getitem)
-            readers = [reader for reader in readers if reader.target is not operator.getitem]
         if readers and node.op != "get_attr":
-            found[node] = sorted(readers) if len(readers) > 1 else readers
-    return found
+            read[node] = readers
+    return read
 
 
 def _forward_inputs(interface: Interface, phases: Phases) -> Iterator[fx.Node]:
@@ -162,7 +166,3 @@ def _forward_inputs(interface: Interface, phases: Phases) -> Iterator[fx.Node]:
     for node in interface.scan.slots.placeholders:
         if node in phases.needed and node not in phases.forward and phases.sources[node] < phases.first_late:
             yield node
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(val_of(node), torch.Tensor)

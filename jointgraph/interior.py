@@ -7,8 +7,8 @@ takes.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import compress
-from operator import is_, not_
+from itertools import compress, repeat
+from operator import is_
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -113,7 +113,7 @@ class Interior:
     def _look(self) -> _State:
         nodes = list(self.interface.graph.nodes)
         args = list(map(t.node_args, nodes))
-        without = list(compress(nodes, map(not_, args)))
+        without = list(compress(nodes, map(is_, args, repeat(()))))
         return _State(self.interface.scan, nodes, args, without, list(map(t.node_kwargs, without)))
 
     def _is_of(self, state: _State) -> bool:

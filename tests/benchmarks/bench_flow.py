@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import fx
 
-from jointgraph import JointGraphIndex
+from jointgraph import Flow, JointGraphIndex
+from jointgraph.interface import Interface
 from tests.benchmarks.bench_index import Scale, Task, captured, interior_count, machine, measure, show
 
 FULL = Scale(layers=32, interiors=(25_000, 100_000, 400_000), rounds=5, seconds=0.4)
@@ -26,36 +27,29 @@ def walk(graph: fx.Graph) -> object:
     return None
 
 
-def all_three(graph: fx.Graph) -> object:
-    """An index, and the phases, the boundary and the sources of all nodes; one look-up."""
-    flow = JointGraphIndex(graph).flow
-    boundary = flow.boundary
-    return flow.sources(boundary.crossings[-1].node), boundary
-
-
-def sinks(graph: fx.Graph) -> object:
-    """An index, and the sinks of all nodes as well; one look-up."""
-    flow = JointGraphIndex(graph).flow
-    return flow.sinks(flow.boundary.crossings[-1].node)
-
-
 def tasks_of(graph: fx.Graph) -> Mapping[str, Task]:
-    """All tasks, those included that need an index which was asked before: one answer, and a phase for each node."""
-    flow = JointGraphIndex(graph).flow
-    nodes = list(graph.nodes)
+    """The tasks on one graph.
+
+    For the boundary, the phases and the sources of all nodes are found. The last two tasks are on a flow that was asked
+    before: one more answer, for which the graph is compared with what it was; and the phase of each node while reading.
+    """
+    interface = Interface(graph)
+    asked, nodes = Flow(interface), list(graph.nodes)
+
+    def all_three(_: fx.Graph) -> object:
+        return Flow(interface).boundary
+
+    def sinks(_: fx.Graph) -> object:
+        return Flow(interface).sinks(nodes[-1])
 
     def again(_: fx.Graph) -> object:
-        return flow.phase(nodes[0])
+        return asked.phase(nodes[0])
 
-    return {"walk": walk, "all three": all_three, "sinks": sinks, "again": again, "phases": phase_of_each}
+    def each_phase(_: fx.Graph) -> object:
+        with interface.reading():
+            return list(map(asked.phase, nodes))
 
-
-def phase_of_each(graph: fx.Graph) -> object:
-    """An index, and the phase of each node, asked one by one while reading."""
-    index = JointGraphIndex(graph)
-    with index.reading():
-        phase = index.flow.phase
-        return [phase(node) for node in graph.nodes]
+    return dict(zip(TASKS, (walk, all_three, sinks, again, each_phase)))
 
 
 # The graphs.
@@ -83,7 +77,7 @@ def stretch(graph: fx.Graph, count: int) -> None:
 
 # The report.
 
-TASKS = ("walk", "all three", "sinks", "again", "phases")
+TASKS = ("walk", "all three", "sinks", "again", "each phase")
 HEAD = ("graph", "nodes", "inputs", "crossings", *TASKS, *(f"{name}/walk" for name in TASKS[1:]))
 
 
