@@ -26,8 +26,8 @@ class Flow:
 
     What needs a look at all nodes is found out when first asked for, and kept. Before each answer the graph is compared
     with what that was found out from, and if any node was added, removed, moved or given other arguments, it is found
-    out again: an answer is never older than the graph. The comparison takes about a third of the time of a walk that
-    reads ``all_input_nodes`` of every node. A loop that asks about many nodes and edits nothing should run inside
+    out again: an answer is never older than the graph. The comparison takes about half the time of a walk that reads
+    ``all_input_nodes`` of every node. A loop that asks about many nodes and edits nothing should run inside
     ``index.reading()``, which compares once on the way in and once on the way out. ``chain``, ``uses``, ``first_use``
     and ``last_use`` read just the nodes in question, and nothing is kept.
 

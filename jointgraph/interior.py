@@ -2,7 +2,7 @@
 
 Nothing in FX tells that an interior changed: there is no version counter, and hooks miss most edits. But FX makes new
 objects of a node's arguments at every change of them. So the list of nodes and the list of these objects are kept, and
-compared before each answer: linear in the number of nodes, and about a third of what a walk over ``all_input_nodes``
+compared before each answer: linear in the number of nodes, and about half of what reading ``all_input_nodes`` of each
 takes.
 """
 
