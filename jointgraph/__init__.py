@@ -7,7 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jointgraph.boundary import Boundary, Crossing, CrossingRole
     from jointgraph.carry import copy_descriptors
+    from jointgraph.chains import Chain, ChainStop
     from jointgraph.descriptors import GradStatus, GraphKind, InputKind, OutputKind
     from jointgraph.edit import Edit
     from jointgraph.exceptions import (
@@ -20,16 +22,24 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from jointgraph.findings import Finding, FindingCode, Severity
+    from jointgraph.flow import Flow
     from jointgraph.index import JointGraphIndex
     from jointgraph.leaves import Leaf
     from jointgraph.pairs import InputGrad, OutputTangent
+    from jointgraph.phases import Phase
     from jointgraph.records import Input, Output
 
 __all__ = [
+    "Boundary",
+    "Chain",
+    "ChainStop",
+    "Crossing",
+    "CrossingRole",
     "Edit",
     "EditError",
     "Finding",
     "FindingCode",
+    "Flow",
     "GradStatus",
     "GraphKind",
     "Input",
@@ -43,6 +53,7 @@ __all__ = [
     "Output",
     "OutputKind",
     "OutputTangent",
+    "Phase",
     "Severity",
     "StaleIndexError",
     "SubclassError",
@@ -51,13 +62,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "boundary": ("Boundary", "Crossing", "CrossingRole"),
     "carry": ("copy_descriptors",),
-    "edit": ("Edit",),
+    "chains": ("Chain", "ChainStop"),
     "descriptors": ("GradStatus", "GraphKind", "InputKind", "OutputKind"),
+    "edit": ("Edit",),
     "exceptions": (
         "EditError",
-        "Finding",
-        "FindingCode",
         "JointGraphError",
         "MalformedGraphError",
         "MissingDescriptorError",
@@ -66,9 +77,11 @@ _HOMES = {
         "UnknownNameError",
     ),
     "findings": ("Finding", "FindingCode", "Severity"),
+    "flow": ("Flow",),
     "index": ("JointGraphIndex",),
     "leaves": ("Leaf",),
     "pairs": ("InputGrad", "OutputTangent"),
+    "phases": ("Phase",),
     "records": ("Input", "Output"),
 }
 

@@ -9,13 +9,14 @@ from jointgraph import fake_values
 from jointgraph.exceptions import EditError, listed
 from jointgraph.fake_values import difference
 from jointgraph.findings import Finding, FindingCode
+from jointgraph.holders import Holder, graph_of
 from jointgraph.scan import interpret
 from jointgraph.slots import Slots, read_slots
 
 _RETRACE = "A graph of nested lists, as a pickled one, becomes flat by make_fx(module)(primals, tangents)."
 
 
-def copy_descriptors(source: fx.Graph | fx.GraphModule, target: fx.Graph | fx.GraphModule) -> None:
+def copy_descriptors(source: Holder, target: Holder) -> None:
     """Describe the slots of a graph as those of the graph that it was made from.
 
     Pickling, retracing with ``make_fx`` and ``fx.Transformer`` lose descriptors. Slots are matched by position, and
@@ -31,8 +32,7 @@ def copy_descriptors(source: fx.Graph | fx.GraphModule, target: fx.Graph | fx.Gr
         EditError: if they don't fit; it lists every misfit, and ``target`` is as it was.
         MalformedGraphError: if ``source`` itself breaks a rule.
     """
-    graph, made = (one.graph if isinstance(one, fx.GraphModule) else one for one in (source, target))
-    slots = interpret(*read_slots(graph)).slots
+    slots, made = interpret(*read_slots(graph_of(source))).slots, graph_of(target)
     found = [*_counts(slots, made)]
     vals: dict[fx.Node, Any] = {}
     if not found:

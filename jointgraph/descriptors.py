@@ -194,7 +194,13 @@ def name_of(desc: t.AOTInput | t.AOTOutput) -> str:
         return str(desc)
 
 
+OF_BACKWARD_INPUTS = (t.BackwardTokenAOTInput, t.PhiloxBackwardSeedAOTInput, t.PhiloxBackwardBaseOffsetAOTInput)
+"""The descriptor classes of inputs that only backward takes, beside tangents: its own tokens and seeds."""
+
+OF_BACKWARD_OUTPUTS = (t.BackwardTokenAOTOutput, t.PhiloxUpdatedBackwardOffsetAOTOutput)
+"""The descriptor classes of outputs that only backward returns, beside gradients."""
+
+
 def is_carried(desc: t.AOTInput, kind: InputKind) -> bool:
     """Whether a backward graph gets this input from the forward graph: no tangent, and no token or seed of its own."""
-    own = (t.BackwardTokenAOTInput, t.PhiloxBackwardSeedAOTInput, t.PhiloxBackwardBaseOffsetAOTInput)
-    return kind is not InputKind.TANGENT and not isinstance(desc, own)
+    return kind is not InputKind.TANGENT and not isinstance(desc, OF_BACKWARD_INPUTS)

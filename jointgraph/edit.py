@@ -339,9 +339,8 @@ class Edit:
                 found,
             )
         self._graph.lint()
-        module = self._module or self._graph.owning_module
-        if module is not None:
-            module.recompile()
+        if self._module is not None:
+            self._module.recompile()
 
 
 def _kept_place(scan: Scan, desc: t.AOTOutput) -> int | None:

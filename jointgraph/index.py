@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn, Protocol, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 import attrs
 from torch import fx, nn
@@ -13,6 +13,8 @@ from jointgraph.descriptors import INPUT_KINDS, OUTPUT_KINDS, GraphKind, InputKi
 from jointgraph.edit import Edit
 from jointgraph.exceptions import JointGraphError, StaleIndexError, UnknownNameError
 from jointgraph.findings import Finding
+from jointgraph.flow import Flow
+from jointgraph.holders import Holder, graph_of, module_of
 from jointgraph.interface import UNFILTERED, Filters, Interface
 from jointgraph.missing import Origin, unknown, why_missing
 from jointgraph.pairs import InputGrad, OutputTangent
@@ -20,14 +22,6 @@ from jointgraph.records import Input, Output
 from jointgraph.views import View
 
 Record = TypeVar("Record", Input, Output)
-
-
-class HasGraphModule(Protocol):
-    """What holds a joint graph module, as torch's ``JointWithDescriptors`` does."""
-
-    @property
-    def graph_module(self) -> fx.GraphModule:
-        """The graph module."""
 
 
 def _desc(record: Input | Output) -> t.AOTInput | t.AOTOutput:
@@ -65,7 +59,7 @@ class JointGraphIndex:
     answer by the descriptor alone.
     """
 
-    def __init__(self, graph: fx.Graph | fx.GraphModule | HasGraphModule, *, module: nn.Module | None = None) -> None:
+    def __init__(self, graph: Holder, *, module: nn.Module | None = None) -> None:
         """Index a graph.
 
         Args:
@@ -79,9 +73,10 @@ class JointGraphIndex:
             MalformedGraphError: if the graph breaks a rule; it lists all that it breaks. A `MissingDescriptorError` if
                 one of these is a missing descriptor.
         """
-        self._interface = Interface(_graph_of(graph), _overrides(self))
+        self._interface = Interface(graph_of(graph), _overrides(self))
         self._origin = Origin(module, graph)
         self._views: dict[str, View[Any, Any]] = {}
+        self._flow = Flow(self._interface)
 
     def keeps_input(self, desc: t.AOTInput) -> bool:
         """Whether to have the input of this descriptor. One that isn't kept is in no view, and no link leads to it."""
@@ -195,6 +190,11 @@ class JointGraphIndex:
             wrap=lambda record: OutputTangent(record, record.tangent),
         )
 
+    @property
+    def flow(self) -> Flow:
+        """What the interior says: forward and backward nodes, what each depends on, what backward keeps alive, ..."""
+        return self._flow
+
     @overload
     def __getitem__(self, desc: t.AOTInput) -> Input: ...
     @overload
@@ -229,10 +229,12 @@ class JointGraphIndex:
         """A block that only asks: ``with index.reading(): ...`` answers from one reading of the graph.
 
         Elsewhere, a question about what is absent or about all of a kind looks at every slot first, since the graph may
-        have changed. Inside the block that look is left out, which makes many such questions faster.
+        have changed; a question about the interior looks at every node. Inside the block that look is left out, which
+        makes many such questions faster.
 
         Raises:
-            StaleIndexError: on leaving, if the calling convention changed inside the block.
+            StaleIndexError: on leaving, if the calling convention changed inside the block; or the interior did, and
+                something was asked about that.
         """
         return self._interface.reading()
 
@@ -241,10 +243,8 @@ class JointGraphIndex:
 
         See `Edit` for the steps.
         """
-        module = getattr(self._origin.holder, "graph_module", self._origin.holder)
-        return Edit(
-            self._interface, module if isinstance(module, fx.GraphModule) and module.graph is self.graph else None
-        )
+        module = module_of(self._origin.holder)
+        return Edit(self._interface, module if module is not None and module.graph is self.graph else None)
 
     def check(self, joint: object = None) -> tuple[Finding, ...]:
         """All that is wrong with the graph as it is now, or odd about it; ``()`` where nothing is.
@@ -353,17 +353,6 @@ _SOUGHT: Mapping[str, Callable[[Any], t.AOTInput]] = {
     "plain_inputs": t.PlainAOTInput,
 }
 """The descriptor that a key of a view stands for, where it is none itself."""
-
-
-def _graph_of(graph: object) -> fx.Graph:
-    """The graph in any of the things that hold one."""
-    holder = getattr(graph, "graph_module", graph)
-    holder = holder.graph if isinstance(holder, fx.GraphModule) else holder
-    if isinstance(holder, fx.Graph):
-        return holder
-    raise TypeError(
-        f"JointGraphIndex takes an fx.Graph, an fx.GraphModule or a JointWithDescriptors, not {type(graph).__name__}."
-    )
 
 
 def _overrides(index: JointGraphIndex) -> Filters:

@@ -67,6 +67,8 @@ class Interface:
         self._outputs: dict[int, Output | None] = {}
         self._kept: dict[str, Any] = {}
         self._reading = False
+        self.watchers: list[Callable[[], str]] | None = None
+        """In a reading() block, a list of its own: on leaving, each is asked what else changed, ``""`` for nothing."""
 
     def input_record(self, number: int | None) -> Input | None:
         """The record of an input value, if there is such a value and it is kept."""
@@ -204,14 +206,17 @@ class Interface:
             return
         self.verify()
         reading, self._reading = self.scan, True
+        watchers = self.watchers = []
         try:
             yield
         finally:
-            self._reading = False
+            self._reading, self.watchers = False, None
         self.verify()
-        if self.scan is not reading:
+        changes = [self.last_change] if self.scan is not reading else [watcher() for watcher in watchers]
+        if any(changes):
             raise StaleIndexError(
-                f"Inside a reading() block {self.last_change}: what was asked after that may be wrong."
+                f"Inside a reading() block {' and '.join(filter(None, changes))}: what was asked after that may be "
+                "wrong."
             )
 
     def refresh(self) -> None:

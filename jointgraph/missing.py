@@ -9,6 +9,7 @@ from torch import fx, nn
 from jointgraph import _torch as t
 from jointgraph.descriptors import GraphKind, InputKind
 from jointgraph.exceptions import UnknownNameError
+from jointgraph.holders import Holder
 from jointgraph.interface import Interface
 from jointgraph.records import Input
 
@@ -19,7 +20,7 @@ class Origin:
 
     module: nn.Module | None
     """The captured module."""
-    holder: object
+    holder: Holder
     """What the graph came in: a ``JointWithDescriptors`` knows its arguments."""
 
     def arguments(self) -> Mapping[t.AOTInput, t.AOTInput] | None:

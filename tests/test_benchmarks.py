@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.benchmarks import bench_index
+from jointgraph import JointGraphIndex
+from tests.benchmarks import bench_flow, bench_index
 from tests.models import Sample
 
 
@@ -18,6 +19,29 @@ def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
     imports = [line.partition(" ms: ") for line in lines[5:]]
     assert [rest for _, _, rest in imports] == [f"{one}, on top of import torch" for one in bench_index.IMPORTS]
     assert all(float(milliseconds) > 0 for milliseconds, _, _ in imports)
+
+
+def test_the_benchmark_of_the_flow_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """On tiny graphs it prints its table and the growth."""
+    bench_flow.main(["--smoke"])
+    _, head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == " ".join(bench_flow.HEAD).split()
+    starts = ["Llama, 2 layers", "Llama, 1 layers", "stretched", "stretched"]
+    assert all(" ".join(line.split()).startswith(start) for line, start in zip(lines, starts))
+    assert all(float(number) > 0 for line in lines[:4] for number in line.split()[-9:])
+    assert lines[4] == "growth from 400 to 800 interior nodes:"
+
+
+def test_stretching_leaves_every_node_where_it_is(mlp: Sample) -> None:
+    """A graph that was stretched has about so many interior nodes; the old ones are on the sides that they were on."""
+    graph = mlp.copy().graph
+    nodes, flow = list(graph.nodes), JointGraphIndex(graph).flow
+    before = [flow.phase(node) for node in nodes]
+    bench_flow.stretch(graph, 200)
+    graph.lint()
+    assert abs(bench_index.interior_count(graph) - 200) < len(nodes)
+    assert [flow.phase(node) for node in nodes] == before
+    assert len(flow.free_nodes) + len(flow.forward_nodes) + len(flow.backward_nodes) == len(graph.nodes) - 1
 
 
 def test_the_tasks_answer_the_same(any_sample: Sample) -> None:

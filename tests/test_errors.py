@@ -285,7 +285,7 @@ def test_a_graph_that_returns_no_list_is_refused(mlp: Sample) -> None:
 @pytest.mark.parametrize("argument", [MLP(), None, "graph", []], ids=lambda argument: type(argument).__name__)
 def test_what_holds_no_graph_is_a_type_error(argument: Any) -> None:
     """An index of anything but a graph, a graph module or a capture is refused, naming what was given."""
-    with pytest.raises(TypeError, match=rf"JointGraphIndex takes an fx\.Graph.*not {type(argument).__name__}"):
+    with pytest.raises(TypeError, match=rf"A joint graph comes as an fx\.Graph.*not {type(argument).__name__}"):
         JointGraphIndex(argument)
 
 

@@ -113,12 +113,12 @@ def no_collection() -> Iterator[None]:
         gc.unfreeze()
 
 
-def measure(graph: fx.Graph, scale: Scale) -> dict[str, float]:
+def measure(graph: fx.Graph, scale: Scale, tasks: Mapping[str, Task] = TASKS) -> dict[str, float]:
     """The best time of each task in seconds; the tasks take turns, so that a slow spell of the machine hits all."""
-    best = dict.fromkeys(TASKS, inf)
+    best = dict.fromkeys(tasks, inf)
     with no_collection():
         for _ in range(scale.rounds):
-            for name, task in TASKS.items():
+            for name, task in tasks.items():
                 best[name] = min(best[name], best_of(task, graph, scale.seconds))
     return best
 
@@ -180,6 +180,11 @@ def row(title: str, graph: fx.Graph, times: Mapping[str, float]) -> tuple[str, .
     return title, f"{interior_count(graph):,}", f"{inputs} + {outputs}", *milliseconds, *ratios
 
 
+def machine() -> str:
+    """What the numbers are of."""
+    return f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
+
+
 def show(rows: Sequence[Sequence[str]]) -> str:
     """The table, each column as wide as it must be."""
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -188,8 +193,7 @@ def show(rows: Sequence[Sequence[str]]) -> str:
 
 def report(scale: Scale) -> Iterator[str]:
     """The whole report, part by part."""
-    machine = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
-    yield f"{machine}; best times in milliseconds"
+    yield f"{machine()}; best times in milliseconds"
     module = captured(scale.layers)
     graph = module.graph
     first = measure(graph, scale)
