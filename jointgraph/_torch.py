@@ -184,8 +184,8 @@ def aliased_inputs(node: fx.Node) -> Iterator[tuple[object, bool]]:
     if is_operator(node.target):
         for position, argument in enumerate(node.target._schema.arguments):
             if argument.alias_info is not None:
-                given = position < len(node.args) and not argument.kwarg_only
-                value = node.args[position] if given else node.kwargs.get(argument.name)
+                given, name = node.args, argument.name
+                value = given[position] if position < len(given) else node.kwargs.get(name)
                 yield value, argument.alias_info.is_write
 
 
@@ -194,14 +194,9 @@ def mutated_arguments(node: fx.Node) -> Sequence[object]:
     return pytree.tree_leaves([value for value, writes in aliased_inputs(node) if writes])
 
 
-def returns_alias(node: fx.Node, index: object = None) -> bool:
-    """Whether an operator returns such an argument or a view of one, as its schema says; or its ``index``-th result."""
-    if not is_operator(node.target):
-        return False
-    returns = node.target._schema.returns
-    if isinstance(index, int) and len(returns) > 1:  # A single one may be a list.
-        returns = returns[index : index + 1]
-    return any(one.alias_info is not None for one in returns)
+def returns_alias(node: fx.Node) -> bool:
+    """Whether what an operator returns is such arguments or views of them, as its schema says."""
+    return is_operator(node.target) and any(one.alias_info is not None for one in node.target._schema.returns)
 
 
 __all__ = [

@@ -51,8 +51,7 @@ class Flow:
         Raises:
             JointGraphError: if the node is not in the graph; of this or any question, if nodes are out of order.
         """
-        self._interior.check_own(node)
-        return self._interior.phases.of(node)
+        return self._interior.phases_with(node).of(node)
 
     @property
     def forward_nodes(self) -> tuple[fx.Node, ...]:
@@ -89,8 +88,7 @@ class Flow:
         Raises:
             JointGraphError: if the node is not in the graph.
         """
-        self._interior.check_own(node)
-        phases = self._interior.phases
+        phases = self._interior.phases_with(node)
         numbers = sorted(phases.input_numbers[bit] for bit in numbers_in(phases.sources[node]))
         return tuple(filter(None, map(self._interface.input_record, numbers)))
 
@@ -100,7 +98,7 @@ class Flow:
         Raises:
             JointGraphError: if the node is not in the graph.
         """
-        self._interior.check_own(node)
+        self._interior.phases_with(node)
         bits = self._sinks()[node]
         count = len(self._interface.scan.outputs.descs)
         return tuple(filter(None, (self._interface.output_record(n) for n in numbers_in(bits) if n < count)))
@@ -192,7 +190,7 @@ class Flow:
         Raises:
             JointGraphError: if the node is not in the graph.
         """
-        self._interior.check_own(node)
+        self._interior.phases_with(node)
         (path,) = self._modules_of([node])
         return path
 
@@ -207,7 +205,7 @@ class Flow:
         Raises:
             JointGraphError: if the node is not in the graph.
         """
-        self._interior.check_own(node)
+        self._interior.phases_with(node)
         return self._twins().of(node)
 
     def __repr__(self) -> str:

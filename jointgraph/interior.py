@@ -15,7 +15,7 @@ import attrs
 from torch import fx
 
 from jointgraph import _torch as t
-from jointgraph.exceptions import JointGraphError
+from jointgraph.exceptions import JointGraphError, StaleIndexError
 from jointgraph.interface import Interface
 from jointgraph.phases import Phases, effects, find_phases
 from jointgraph.scan import Scan
@@ -80,11 +80,12 @@ class Interior:
             self._read[name] = make(phases)
         return cast(T, self._read[name])
 
-    def check_own(self, node: fx.Node) -> None:
-        """Refuse a node that is not in the graph.
+    def phases_with(self, node: fx.Node) -> Phases:
+        """The phases, with a node among them.
 
         Raises:
             JointGraphError: if it is of another graph, or was erased.
+            StaleIndexError: if it was added inside a reading() block after the first question there.
         """
         if node.graph is not self.interface.graph:
             raise JointGraphError(
@@ -92,6 +93,10 @@ class Interior:
             )
         if node._erased:
             raise JointGraphError(f"{node} was erased from the graph. Ask about a node that is in it.")
+        phases = self.phases
+        if node not in phases.sources:
+            raise StaleIndexError(f"{node} was added inside a reading() block, which is to ask only: ask after it.")
+        return phases
 
     def _verify(self) -> None:
         """Find the phases if that has not been done for the graph as it is, and drop all else that is not of it."""

@@ -36,7 +36,10 @@ class Phases:
     forward: set[fx.Node]
     """What forward outputs and the effects of forward need, and these themselves."""
     needed: set[fx.Node]
-    """What backward outputs and the effects of backward need, these themselves, and the forward nodes they read."""
+    """What backward outputs and the effects of backward need, and these themselves.
+
+    Of forward, that is all that the others read, but not always what that needs in its turn.
+    """
     dead: Sequence[fx.Node]
     """The nodes from which no output is reached."""
     effects: Sequence[fx.Node]
@@ -99,8 +102,8 @@ def find_phases(interface: Interface, nodes: Sequence[fx.Node]) -> Phases:
         else:
             dead.append(node)
     found = effects(dead)
-    _grow(forward, (node for node in found if has_forward and sources[node] < first_late), ())
-    _grow(needed, (node for node in found if node not in forward), forward)
+    _grow(forward, [node for node in found if has_forward and sources[node] < first_late])
+    _grow(needed, [node for node in found if node not in forward])
     if has_forward and sources[scan.slots.output] < first_late:
         forward.add(scan.slots.output)
     return Phases(nodes, forward, needed, dead, found, sources, numbers, first_late, late_ends, returned)
@@ -124,16 +127,14 @@ def entries_of(scan: Scan, numbers: Iterable[int]) -> set[fx.Node]:
     return {entry for entry in found if isinstance(entry, fx.Node)}
 
 
-def _grow(reached: set[fx.Node], nodes: Iterable[fx.Node], end_at: AbstractSet[fx.Node] | tuple[()]) -> None:
-    """Add nodes to a set, and all that they need, which for those to end at is nothing."""
-    to_do = [node for node in nodes if node not in reached]
-    reached.update(to_do)
+def _grow(reached: set[fx.Node], nodes: Sequence[fx.Node]) -> None:
+    """Add nodes to a set, and all that they need."""
+    reached.update(nodes)
+    to_do = [*nodes]
     while to_do:
-        node = to_do.pop()
-        if node not in end_at:
-            new = [one for one in t.input_nodes(node) if one not in reached]
-            reached.update(new)
-            to_do += new
+        new = t.input_nodes(to_do.pop()).keys() - reached
+        reached |= new
+        to_do += new
 
 
 def effects(dead: Iterable[fx.Node]) -> list[fx.Node]:

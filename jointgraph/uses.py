@@ -33,10 +33,6 @@ def find_uses(nodes: Iterable[fx.Node]) -> list[fx.Node]:
 def _aliasing(user: fx.Node, node: fx.Node) -> tuple[bool, bool]:
     """Whether what ``user`` returns shares memory with ``node``, and whether it writes to that."""
     if user.target is operator.getitem:
-        return t.returns_alias(node, user.args[1]), False
-    found = [is_write for value, is_write in t.aliased_inputs(user) if value is node or _lists(value, node)]
+        return t.returns_alias(node), False
+    found = [is_write for value, is_write in t.aliased_inputs(user) if value is node]
     return bool(found) and t.returns_alias(user), any(found)
-
-
-def _lists(value: object, node: fx.Node) -> bool:
-    return isinstance(value, (list, tuple)) and node in value

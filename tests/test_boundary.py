@@ -198,6 +198,37 @@ def test_what_dead_nodes_read_does_not_cross(mlp: Sample) -> None:
     assert crossings(index) == before
 
 
+def test_an_attribute_of_the_module_does_not_cross(mlp: Sample) -> None:
+    """It is there on both sides, as a tensor or as a subgraph."""
+    module = mlp.copy()
+    module.register_buffer("constant", torch.ones(4))
+    index = JointGraphIndex(module)
+    for record in (index.plain_outputs[0], index.params["second.bias"].grad):
+        assert record is not None
+        assert record.node is not None
+        with index.graph.inserting_before(index.graph.output_node()):
+            constant = next(iter(index.graph.find_nodes(op="get_attr")), None) or index.graph.get_attr("constant")
+            product = index.graph.call_function(torch.ops.aten.mul.Tensor, (record.node, constant))
+        record.node.replace_all_uses_with(product, delete_user_cb=lambda user: user.op == "output")
+    assert index.flow.phase(constant) is Phase.FORWARD
+    assert len(constant.users) == 2
+    assert constant.name not in crossings(index)
+
+
+def test_an_item_of_a_tensor_is_no_part_of_it(mlp: Sample) -> None:
+    """Indexing computes something: where backward does it, the tensor crosses."""
+    index = JointGraphIndex(mlp.copy())
+    relu, backward = (
+        index.graph.find_nodes(op="call_function", target=target)[0]
+        for target in (torch.ops.aten.relu.default, torch.ops.aten.threshold_backward.default)
+    )
+    with index.graph.inserting_before(backward):
+        item = index.graph.call_function(operator.getitem, (relu, slice(None)))
+    backward.update_arg(1, item)
+    assert item in crossings(index)[relu.name].readers
+    assert item.name not in crossings(index)
+
+
 @captured_nets
 def test_both_halves_have_the_boundary_between_them(net: Callable[[], Sample]) -> None:
     """What the forward half saves is what the backward half reads, byte for byte."""

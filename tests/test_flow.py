@@ -264,6 +264,23 @@ def test_a_change_of_the_interior_ends_reading_with_an_error(index: JointGraphIn
     assert index.flow.sources(relu) == (index.plain_inputs[0],)
 
 
+def test_a_node_added_while_reading_has_no_answer_there(index: JointGraphIndex) -> None:
+    """The block was told that nothing changes."""
+
+    def add_while_reading() -> None:
+        with index.reading():
+            index.flow.phase(relu)
+            with index.graph.inserting_after(relu):
+                new = index.graph.call_function(aten.neg.default, (relu,))
+            index.flow.phase(new)
+
+    relu = relu_of(index)
+    with pytest.raises(StaleIndexError, match="neg_default was added inside a reading"):
+        add_while_reading()
+    (new,) = index.graph.find_nodes(op="call_function", target=aten.neg.default)
+    assert index.flow.phase(new) is Phase.FREE
+
+
 def test_an_interior_that_nobody_asked_about_may_change(index: JointGraphIndex) -> None:
     """Records and views have nothing to do with it."""
     relu = relu_of(index)

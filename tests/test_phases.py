@@ -180,6 +180,30 @@ def test_a_changed_target_can_make_a_node_an_effect(mlp: Sample) -> None:
     assert found == [Phase.FREE, Phase.FORWARD]
 
 
+def test_a_write_in_a_backward_graph_is_not_forward(mlp: Sample) -> None:
+    """Without a tangent it is free, and what it reads of forward crosses."""
+    index = JointGraphIndex(partition(mlp.joint).backward)
+    activation, other, *_ = (node for one in index.saved.values() for node in one.nodes)
+    with index.graph.inserting_before(index.graph.output_node()):
+        write = index.graph.call_function(torch.ops.aten.copy_.default, (activation, other))
+    assert index.flow.phase(write) is Phase.FREE
+    assert index.flow.forward_nodes == ()
+    assert [write in one.readers for one in index.flow.boundary if one.node in {activation, other}] == [True, True]
+
+
+def test_the_effect_of_a_higher_order_operator_depends_on_its_arguments(mlp: Sample) -> None:
+    """Of two calls of one, each is judged for itself."""
+    index = JointGraphIndex(mlp.copy())
+    x = index.plain_inputs[0].node
+    wrap = torch.ops.higher_order.auto_functionalized
+    with index.graph.inserting_before(index.graph.output_node()):
+        calls = [
+            index.graph.call_function(wrap, (op,), {"x": x})
+            for op in (torch.ops.aten.sin.default, torch.ops.aten._assert_scalar.default, torch.ops.aten.sin.default)
+        ]
+    assert [index.flow.phase(call) for call in calls] == [Phase.FREE, Phase.FORWARD, Phase.FREE]
+
+
 def test_in_an_inference_graph_all_is_forward(inference: Sample) -> None:
     """The output node as well."""
     index = inference.index()

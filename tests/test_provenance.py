@@ -139,6 +139,17 @@ def test_edited_metadata_is_the_answer_at_once(mlp: Sample) -> None:
     assert index.flow.module_of(backward) == "a.b"
 
 
+def test_each_reading_block_reads_metadata_anew(mlp: Sample) -> None:
+    """Inside one, what was read stays."""
+    index = JointGraphIndex(mlp.copy())
+    relu, backward = only(index, aten.relu.default), only(index, aten.threshold_backward.default)
+    with index.reading():
+        assert index.flow.twin_of(backward) is relu
+    relu.meta["seq_nr"] = -1
+    with index.reading():
+        assert index.flow.twin_of(backward) is not relu
+
+
 def test_nodes_of_another_graph_are_refused(mlp: Sample) -> None:
     """A half has nodes of its own."""
     index = mlp.index()

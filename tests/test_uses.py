@@ -1,5 +1,7 @@
 """Who uses a value, seen through views."""
 
+import operator
+
 import torch
 from torch import nn
 
@@ -23,11 +25,11 @@ def test_a_use_of_a_view_is_a_use_of_the_base(mlp: Sample) -> None:
 
 
 class Split(nn.Module):
-    """Uses one half of its argument, a view of it."""
+    """Uses the second half of its argument, a view of it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first, _ = torch.chunk(x, 2)
-        return first.view(-1).sin()
+        _, second = torch.chunk(x, 2)
+        return second.view(-1).sin()
 
 
 def test_a_part_of_a_split_is_a_view() -> None:
@@ -41,6 +43,35 @@ class Expanded(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x.expand_as(y) * 2
+
+
+class Joined(nn.Module):
+    """Uses its argument in a list."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x.view(-1)])
+
+
+def test_a_value_in_a_list_is_used() -> None:
+    """By an operator that makes something new of it; and by one that writes to all in the list."""
+    index = JointGraphIndex(copy_of(joint(Joined(), torch.randn(4)).graph_module))
+    x = index.plain_inputs[0]
+    (joined,) = index.graph.find_nodes(op="call_function", target=aten.cat.default)
+    assert index.flow.uses(x) == (joined,)
+    with index.graph.inserting_after(joined):
+        write = index.graph.call_function(aten._foreach_add_.Scalar, ([x.node], 1))
+    assert index.flow.uses(x) == (joined, write)
+
+
+def test_what_a_writer_returns_beside_is_no_view() -> None:
+    """Batch norm writes to the running statistics and returns new tensors."""
+    index = JointGraphIndex(copy_of(joint(Joined(), torch.randn(4)).graph_module))
+    x = index.plain_inputs[0].node
+    with index.graph.inserting_before(index.graph.output_node()):
+        norm = index.graph.call_function(aten._native_batch_norm_legit.default, (x, None, None, x, x, True, 0.1, 1e-5))
+        result = index.graph.call_function(operator.getitem, (norm, 0))
+        index.graph.call_function(aten.neg.default, (result,))
+    assert index.flow.last_use(index.plain_inputs[0]) is norm
 
 
 def test_only_what_is_viewed_is_seen_through() -> None:
