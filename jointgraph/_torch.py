@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 import attrs
 import torch
@@ -98,12 +98,16 @@ class RuntimeConvention:
     """The base descriptors of the tangents."""
     tokens: int
     """How many effect tokens the forward outputs begin with."""
-    mutations: int
-    """How many slots the new values of mutated inputs take, which come next."""
-    forward_leaves: Sequence[int]
-    """How many slots each forward output value takes, tokens aside."""
-    grad_leaves: Sequence[int]
-    """How many slots the gradient of each primal value but tokens takes."""
+    mutated: Sequence[AOTInput]
+    """The inputs whose new values come next."""
+    results: int
+    """How many results of the user's come after these, metadata mutations included."""
+    tensors: Sequence[int]
+    """The numbers of the results that are tensors."""
+    forward_leaves: Sequence[Sequence[str]]
+    """The paths of the slots of each forward output value, tokens aside; a size or a stride has the path ``"?"``."""
+    grad_leaves: Sequence[Sequence[str]]
+    """Likewise of the gradient of each primal value but tokens."""
 
 
 def runtime_convention(joint: object) -> RuntimeConvention | None:
@@ -114,20 +118,37 @@ def runtime_convention(joint: object) -> RuntimeConvention | None:
     meta, subclasses = state.fw_metadata, capture.maybe_subclass_meta
     groups = capture.updated_flat_args_descs if state.needs_autograd else (capture.updated_flat_args_descs, [])
     groups = [group if isinstance(group, list) else [group] for group in groups]
-    values = meta.num_mutated_inp_runtime_indices + meta.num_outputs + meta.num_intermediate_bases
-    leaves, grad_leaves = [1] * values, [1] * (len(groups[0]) - len(meta.tokens))
+    forward: Sequence[object] = [None] * (
+        meta.num_mutated_inp_runtime_indices + meta.num_outputs + meta.num_intermediate_bases
+    )
+    grads: Sequence[object] = [None] * (len(groups[0]) - len(meta.tokens))
     if subclasses is not None:
-        leaves = [getattr(one, "arg_count", 1) for one in meta.subclass_fw_graph_out_meta]
-        grad_leaves = [getattr(one, "arg_count", 1) for one in subclasses.grad_input_metas or ()]
+        forward, grads = meta.subclass_fw_graph_out_meta, subclasses.grad_input_metas or ()
+    offsets = [[""]] * meta.num_outputs_rng_offset
     return RuntimeConvention(
         inputs=list(chain.from_iterable(groups)),
         primal_count=len(groups[0]),
         tangents=meta.traced_tangents_descs if state.needs_autograd else [],
         tokens=len(meta.tokens),
-        mutations=sum(leaves[: meta.num_mutated_inp_runtime_indices]),
-        forward_leaves=leaves + [1] * meta.num_outputs_rng_offset,
-        grad_leaves=grad_leaves if state.needs_autograd else [],
+        mutated=[state.flat_args_descs[index] for index in meta.mutated_inp_runtime_indices],
+        results=meta.num_outputs,
+        tensors=[idx for idx, info in enumerate(meta.output_info) if issubclass(info.raw_type, torch.Tensor)],
+        forward_leaves=[*map(_leaves_of, forward), *offsets],
+        grad_leaves=[*map(_leaves_of, grads)] if state.needs_autograd else [],
     )
+
+
+def _leaves_of(meta: object) -> list[str]:
+    """The paths of the slots that a value is taken apart into, from AOTAutograd's account of it."""
+
+    def paths(meta: object) -> list[str]:
+        attributes: dict[str, object] = getattr(meta, "attrs", {})
+        return [
+            ".".join(filter(None, [name, path])) for name, inner in attributes.items() for path in paths(inner)
+        ] or [""]
+
+    found = paths(meta)
+    return found + ["?"] * (getattr(meta, "arg_count", 1) - len(found))
 
 
 def storage_and_geometry(tensor: torch.Tensor) -> Hashable:
@@ -140,27 +161,39 @@ def storage_and_geometry(tensor: torch.Tensor) -> Hashable:
     return storage, tensor.dtype, tuple(n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers)
 
 
-def resize_call(graph: fx.Graph, position: int, by: int, *, outputs: bool, backward: bool) -> None:
-    """Have the pytree that a joint graph module takes or returns follow a slot that is added or taken away.
+def resize_call(graph: fx.Graph, origins: Sequence[int | None], backward: Sequence[bool], *, outputs: bool) -> None:
+    """Have the pytree that a joint graph module takes or returns follow its slots.
 
-    The module takes ``([*primals], [*tangents])`` and returns ``((*forward outputs), (*backward outputs))``. A slot
-    between the two groups belongs to the second if it is ``backward``. Other graphs have a flat list, and need nothing.
+    The module takes ``([*primals], [*tangents])`` and returns ``((*forward outputs), (*backward outputs))``. Other
+    graphs have a flat list, and need nothing.
+
+    Args:
+        graph: the graph.
+        origins: for each slot that there is to be, the position of the one that it was; ``None`` for a new one, which
+            joins the group of its predecessor, or the second group if it is the first there.
+        backward: for each, whether it is of the second group where it could be of either.
+        outputs: whether these are outputs.
     """
     codegen: Any = graph._codegen
-    info = getattr(codegen, "pytree_info", None)
+    info: Any = getattr(codegen, "pytree_info", None)
     spec = None if info is None else info.out_spec if outputs else info.in_spec
     if spec is None:
         return
     groups = list(pytree.tree_unflatten([None] * spec.num_leaves, spec))
-    end = 0
-    for number, group in enumerate(groups):
-        end += len(group) if isinstance(group, (list, tuple)) else 1
-        inside = position < end or (position == end and by > 0 and not (backward and number == 0))
-        if inside and isinstance(group, (list, tuple)):
-            groups[number] = type(group)([None] * (len(group) + by))
-            break
+    sizes = [len(group) if isinstance(group, (list, tuple)) else 1 for group in groups]
+    group_of = [number for number, size in enumerate(sizes) for _ in range(size)]
+    counts, last = [0] * len(groups), 0
+    for origin, is_backwards in zip(origins, backward):
+        if origin is not None:
+            last = group_of[origin] if origin < len(group_of) else len(groups) - 1
+        elif is_backwards and last == 0:
+            last = 1
+        counts[last] += 1
+    for number, (group, count) in enumerate(zip(groups, counts)):
+        if isinstance(group, (list, tuple)):
+            groups[number] = type(group)([None] * count)
     field = "out_spec" if outputs else "in_spec"
-    codegen.pytree_info = cast(Any, info)._replace(**{field: pytree.tree_structure(tuple(groups))})
+    codegen.pytree_info = info._replace(**{field: pytree.tree_structure(tuple(groups))})
 
 
 node_args = attrgetter("_args")

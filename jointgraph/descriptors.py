@@ -2,8 +2,8 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
 
 from jointgraph import _torch as t
 
@@ -179,6 +179,19 @@ def leaf_path(desc: t.AOTInput | t.AOTOutput) -> str:
 def is_size_or_stride(desc: t.AOTInput | t.AOTOutput) -> bool:
     """Whether ``desc`` names a size or a stride of a tensor subclass, not a tensor in it."""
     return isinstance(desc, _SIZE + _STRIDE)
+
+
+def substituted(desc: Any, replacements: Mapping[Any, Any]) -> Any:
+    """A descriptor with each one in it, itself included, that has a replacement replaced by it."""
+    if desc in replacements:
+        return replacements[desc]
+    inner = {field.name: getattr(desc, field.name) for field in fields(desc)} if is_dataclass(desc) else {}
+    found = {
+        name: substituted(one, replacements)
+        for name, one in inner.items()
+        if isinstance(one, (t.AOTInput, t.AOTOutput))
+    }
+    return replace(cast(Any, desc), **found) if found else desc
 
 
 def name_of(desc: t.AOTInput | t.AOTOutput) -> str:

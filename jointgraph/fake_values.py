@@ -75,8 +75,18 @@ def compute(node: fx.Node, mode: Mode | None, vals: Mapping[fx.Node, Any] = _NON
         return as_fake(vals[one] if one in vals else _val(one), mode)
 
     args, kwargs = cast(tuple[Any, Any], map_arg((node.args, node.kwargs), val_of))
-    with mode, torch.no_grad(), _quiet():
+    with mode, torch.no_grad(), _quiet(), _unrecorded(mode):
         return cast(Any, node.target)(*args, **kwargs)
+
+
+@contextmanager
+def _unrecorded(mode: Mode) -> Iterator[None]:
+    """Keeps symbolic sizes as they are: no guard is added, and no symbol is left to be bound by someone."""
+    if mode.shape_env is None:
+        yield
+        return
+    with mode.shape_env.suppress_guards(), mode.shape_env.ignore_fresh_unbacked_symbols():
+        yield
 
 
 @contextmanager
@@ -132,7 +142,7 @@ def recompute(nodes: Iterable[fx.Node], mode: Mode | None) -> None:
                 done.meta = meta
             raise EditError(does_not_work(node, error)) from error
         old, before[node] = node.meta.get("val"), node.meta
-        if difference(val, old) or _strides(val) != _strides(old):
+        if is_other(val, old):
             set_val(node, val)
             for user in node.users:
                 heappush(queue, user)
@@ -144,14 +154,22 @@ def does_not_work(node: fx.Node, error: Exception) -> str:
     return f"{node.target} does not work on the values of the arguments of {node}: {type(error).__name__}: {said}."
 
 
-def _strides(val: Any) -> object:
-    """The strides of a tensor, as something that can be compared; of several tensors, all of them."""
+def is_other(one: Any, other: Any) -> bool:
+    """Whether a value isn't written as another is: symbolic sizes are other ones even if they may be equal."""
+    return _layout(one) != _layout(other)
+
+
+def _layout(val: Any) -> object:
+    """What makes up a value, as something that can be compared."""
     if isinstance(val, (list, tuple)):
-        return [*map(_strides, val)]
-    if not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
-        return None
-    strides: tuple[Any, ...] = val.stride()
-    return [stride if isinstance(stride, int) else stride.node.expr for stride in strides]
+        return [*map(_layout, val)]
+    if isinstance(val, (torch.SymInt, torch.SymFloat)):
+        return val.node.expr
+    if not isinstance(val, torch.Tensor):
+        return val
+    sizes: tuple[Any, ...] = tuple(val.size())
+    strides: tuple[Any, ...] = val.stride() if val.layout is torch.strided else ()
+    return [val.dtype, val.device, val.layout, *map(_layout, sizes), *map(_layout, strides)]
 
 
 def difference(one: Any, other: Any) -> str:

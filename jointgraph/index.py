@@ -258,6 +258,7 @@ class JointGraphIndex:
 
         Raises:
             TypeError: if ``joint`` is something else.
+            JointGraphError: if ``joint`` is given, and the graph is one of its halves.
         """
         return check(self._interface, joint)
 

@@ -67,6 +67,8 @@ class Interface:
         self._outputs: dict[int, Output | None] = {}
         self._kept: dict[str, Any] = {}
         self._reading = False
+        self.unsettled: set[fx.Node] = set()
+        """Nodes that read a value that an edit changed, and whose own is to be computed anew."""
         self.watchers: list[Callable[[], str]] | None = None
         """In a reading() block, a list of its own: on leaving, each is asked what else changed, ``""`` for nothing."""
 

@@ -5,14 +5,15 @@ from collections.abc import Callable
 import attrs
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._functorch._aot_autograd import descriptors as d
 
-from jointgraph import Finding, FindingCode, JointGraphIndex, Severity
+from jointgraph import Finding, FindingCode, JointGraphError, JointGraphIndex, Severity
 from tests import models
-from tests.capture import JointWithDescriptors, joint
+from tests.capture import JointWithDescriptors, joint, partition
 from tests.cases import CATALOGUE
 from tests.cases.case import Case
+from tests.cases.models import two
 from tests.graphs import copy_of, entries, placeholder, set_outputs, snapshot
 from tests.models import Sample
 
@@ -333,9 +334,8 @@ def test_gradients_in_another_order() -> None:
     values[1], values[2], descs[1], descs[2] = values[2], values[1], descs[2], descs[1]
     set_outputs(graph, values, descs)
     first, second = runtime_findings(made)
-    assert first == (
-        "output[1] (view_1): AOTAutograd expects the gradient of ParamAOTInput(target='first.weight') in its place."
-    )
+    expected = "GradAOTOutput(grad_of=ParamAOTInput(target='first.weight'))"
+    assert first == f"output[1] (view_1): AOTAutograd expects {expected} in its place."
     assert "ParamAOTInput(target='first.bias')" in second
 
 
@@ -346,8 +346,66 @@ def test_a_mutation_in_another_place() -> None:
     values[0], values[3], descs[0], descs[3] = values[3], values[0], descs[3], descs[0]
     set_outputs(graph, values, descs)
     first, second = runtime_findings(made)
-    assert first.endswith("AOTAutograd expects the new value of a mutated input in its place.")
-    assert second.endswith("AOTAutograd expects no new value of a mutated input in its place.")
+    assert first.startswith("output[0] (mean): AOTAutograd expects InputMutationAOTOutput(")
+    assert second.endswith("AOTAutograd expects PlainAOTOutput(idx=0) in its place.")
+
+
+def test_new_values_that_trade_places() -> None:
+    """Each by its place, as the wrapper copies them into the inputs in order."""
+    made, graph = captured("batch_norm")
+    values, descs = entries(graph), [*descriptors(graph)]
+    values[0], values[1], descs[0], descs[1] = values[1], values[0], descs[1], descs[0]
+    set_outputs(graph, values, descs)
+    first, second = runtime_findings(made)
+    assert "expects InputMutationAOTOutput(mutated_input=BufferAOTInput(target='norm.running_mean'))" in first
+    assert "expects InputMutationAOTOutput(mutated_input=BufferAOTInput(target='norm.running_var'))" in second
+
+
+def test_results_that_trade_places() -> None:
+    """Each by its number."""
+    made, graph = captured("many_outputs")
+    values, descs = entries(graph), [*descriptors(graph)]
+    values[0], values[1], descs[0], descs[1] = values[1], values[0], descs[1], descs[0]
+    set_outputs(graph, values, descs)
+    first, second = runtime_findings(made)
+    assert first.endswith("AOTAutograd expects PlainAOTOutput(idx=0) in its place.")
+    assert second.endswith("AOTAutograd expects PlainAOTOutput(idx=1) in its place.")
+
+
+def test_none_in_place_of_a_result() -> None:
+    """A result that was a tensor; the one that was ``None`` and the number are as they were."""
+    made, graph = captured("many_outputs")
+    graph.output_node().args = ([None, *entries(graph)[1:]],)
+    assert runtime_findings(made) == ["output[0] (None): AOTAutograd expects a tensor in its place."]
+
+
+def test_leaves_that_trade_places() -> None:
+    """Those of a tensor subclass's result, and ``None`` for one leaf of a gradient."""
+    made = joint(nn.Linear(3, 3), two(2, 3))
+    graph = made.graph_module.graph
+    values, descs = entries(graph), [*descriptors(graph)]
+    values[0], values[1], descs[0], descs[1] = values[1], values[0], descs[1], descs[0]
+    values[2] = None
+    set_outputs(graph, values, descs)
+    first, second, third = runtime_findings(made)
+    assert first.endswith("expects PlainAOTOutput(idx=0), its leaf a, in its place.")
+    assert second.endswith("expects PlainAOTOutput(idx=0), its leaf b, in its place.")
+    assert third == "output[2] (None): AOTAutograd expects a tensor in its place."
+
+
+def test_a_renamed_buffer_keeps_its_place() -> None:
+    """In what is mutated as well."""
+    made, _ = captured("batch_norm")
+    index = JointGraphIndex(made)
+    with index.edit() as edit:
+        edit.rename({"norm.running_mean": "mean"})
+    assert runtime_findings(made) == []
+
+
+def test_a_half_is_not_checked_against_the_whole(mlp: Sample) -> None:
+    """AOTAutograd calls it in its own way."""
+    with pytest.raises(JointGraphError, match="about the whole graph"):
+        JointGraphIndex(partition(mlp.joint).forward).check(mlp.joint)
 
 
 def test_a_tangent_that_is_handed_over_and_not_taken() -> None:
