@@ -1,15 +1,17 @@
 """Carrying descriptors over to a graph that was made from another, and lost them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from torch import fx
 
+from jointgraph import _torch as t
 from jointgraph import fake_values
 from jointgraph.exceptions import EditError, listed
 from jointgraph.fake_values import difference
 from jointgraph.findings import Finding, FindingCode
-from jointgraph.holders import Holder, graph_of
+from jointgraph.holders import Holder, graph_of, module_of
+from jointgraph.reach import numbers_in, reached_from
 from jointgraph.scan import interpret
 from jointgraph.slots import Slots, read_slots
 
@@ -21,8 +23,11 @@ def copy_descriptors(source: Holder, target: Holder) -> None:
 
     Pickling, retracing with ``make_fx`` and ``fx.Transformer`` lose descriptors. Slots are matched by position, and
     refused if they can't be the same: the operators of ``target`` are run on the fake inputs of ``source``, and must
-    return what ``source`` returns in shape, dtype and device. Costs about 0.1 ms a node. The values so found become the
-    ``meta["val"]`` of the nodes of ``target``, all under the fake mode of ``source``.
+    return what ``source`` returns in shape, dtype and device, from the same inputs or fewer. Two slots of one shape
+    that depend on the same inputs can't be told apart.
+
+    Placeholders get the names of the other graph's, by which torch's partitioners know tangents; all nodes get the
+    values that were found, under the fake mode of ``source``. Costs about 0.1 ms a node.
 
     Args:
         source: a graph with descriptors; it is not changed.
@@ -39,20 +44,27 @@ def copy_descriptors(source: Holder, target: Holder) -> None:
         found += [*_names(slots, made)]
         vals = _run(slots, made, found)
         found += [*_misfits(slots, made, vals)]
+    if not found:
+        found += [*_strangers(slots, made)]
     if found:
         raise EditError(f"The descriptors of one graph don't fit the other {listed(found)}\nIt is as it was.", found)
     for node, original in zip(made.find_nodes(op="placeholder"), slots.placeholders):
         if "desc" in original.meta:
             node.meta = {**node.meta, "desc": original.meta["desc"]}
+        node._rename(original.name)
+        node.target = node.name
     output = made.output_node()
     output.meta = {**output.meta, "desc": list(slots.outputs)}
     for node, val in vals.items():
         fake_values.set_val(node, val)
+    module = module_of(target)
+    if module is not None and module.graph is made:
+        module.recompile()
 
 
 def _returned(graph: fx.Graph) -> Sequence[object] | None:
     """What a graph returns, if that is a flat list."""
-    returned = graph.output_node().args[0]
+    returned = next((node.args[0] for node in graph.find_nodes(op="output")), None)
     nests = isinstance(returned, (list, tuple)) and any(isinstance(one, (list, tuple, dict)) for one in returned)
     return returned if isinstance(returned, (list, tuple)) and not nests else None
 
@@ -64,7 +76,7 @@ def _counts(slots: Slots, made: fx.Graph) -> Iterator[Finding]:
         rule = f"it takes {count} inputs instead of {len(slots.placeholders)}."
         yield Finding(FindingCode.SLOT_COUNT, "graph", rule, _RETRACE)
     if returned is None:
-        yield Finding(FindingCode.OUTPUT_LIST, "output", "it returns no flat list.", _RETRACE, made.output_node())
+        yield Finding(FindingCode.OUTPUT_LIST, "output", "it returns no flat list.", _RETRACE)
     elif len(returned) != len(slots.outputs):
         rule = f"it returns {len(returned)} values instead of {len(slots.outputs)}."
         yield Finding(
@@ -116,9 +128,32 @@ def _misfits(slots: Slots, made: fx.Graph, vals: dict[fx.Node, Any]) -> Iterator
         differs = ""
         if isinstance(entry, fx.Node) != isinstance(expected, fx.Node):
             differs = f"{entry} instead of {expected}"
+        elif not isinstance(entry, fx.Node) and entry != expected:
+            differs = f"{entry!r} instead of {expected!r}"
         elif isinstance(entry, fx.Node) and isinstance(expected, fx.Node):
             differs = difference(vals.get(entry, entry.meta.get("val")), expected.meta.get("val"))
         if differs:
             rule, remedy = f"it has {differs}, that of {slots.outputs[position]}.", "Return the same in the same order."
             where = f"output[{position}] ({entry})"
             yield Finding(FindingCode.SLOT_MISMATCH, where, rule, remedy, made.output_node())
+
+
+def _strangers(slots: Slots, made: fx.Graph) -> Iterator[Finding]:
+    """Returned values that depend on inputs on which those of the other graph do not."""
+    before, after = _sources(slots.output.graph), _sources(made)
+    nodes = made.find_nodes(op="placeholder")
+    for position, (entry, expected) in enumerate(zip(cast(Sequence[object], _returned(made)), slots.entries)):
+        if isinstance(entry, fx.Node) and isinstance(expected, fx.Node):
+            more = numbers_in(after[entry] & ~before[expected])
+            if more:
+                some = ", ".join(str(nodes[number]) for number in more[:3])
+                rule = f"it depends on {some}, and {slots.outputs[position]} does not."
+                remedy, where = "Take and return the same in the same order.", f"output[{position}] ({entry})"
+                yield Finding(FindingCode.SLOT_MISMATCH, where, rule, remedy, made.output_node())
+
+
+def _sources(graph: fx.Graph) -> Mapping[fx.Node, int]:
+    """For each node, the positions of the placeholders that it depends on, as a set of bits."""
+    nodes = list(graph.nodes)
+    starts = {node: 1 << position for position, node in enumerate(graph.find_nodes(op="placeholder"))}
+    return reached_from(nodes, list(map(t.input_nodes, nodes)), starts)

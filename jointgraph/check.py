@@ -14,6 +14,8 @@ from jointgraph.exceptions import MalformedGraphError
 from jointgraph.fake_values import difference
 from jointgraph.findings import Finding, FindingCode
 from jointgraph.interface import Interface
+from jointgraph.layout import is_backward
+from jointgraph.phases import Phase, find_phases
 from jointgraph.runtime import check_runtime
 from jointgraph.scan import Scan, Values
 from jointgraph.slots import Slots
@@ -22,16 +24,24 @@ _HAS_TANGENT = (OutputKind.PLAIN, OutputKind.INPUT_MUTATION, OutputKind.INTERMED
 """The kinds of outputs that have a tangent where they are differentiable."""
 
 
+_UNORDERED = {FindingCode.ERASED_NODE, FindingCode.FOREIGN_NODE, FindingCode.ORDER}
+"""The rules without which dataflow can't be followed."""
+_TAGS = {"is_forward": Phase.BACKWARD, "is_backward": Phase.FORWARD}
+"""What AOTAutograd's tag says that a node is not."""
+
+
 def check(interface: Interface, joint: object = None) -> tuple[Finding, ...]:
     """All that is wrong with a graph as it is now, or odd about it; see `JointGraphIndex.check`."""
     scan, findings = _read(interface)
     findings += _interior(interface.graph)
     if scan is not None:
-        findings += _agreement(scan)
+        findings += [*_agreement(scan), *_names(scan)]
         findings += check_runtime(scan, joint) if joint is not None else ()
     findings += _values(interface.graph)
     if scan is not None:
         findings += [*_missing_tangents(scan), *_dead_inputs(scan)]
+        if not _UNORDERED.intersection(finding.code for finding in findings):
+            findings += _tags(interface)
     return tuple(attrs.evolve(finding, around=_around(finding)) for finding in findings)
 
 
@@ -39,7 +49,7 @@ def errors(interface: Interface) -> tuple[Finding, ...]:
     """The errors of a graph as it is now, without running its operators on fake tensors. Linear in its nodes."""
     scan, findings = _read(interface)
     findings += _interior(interface.graph)
-    findings += _agreement(scan) if scan is not None else ()
+    findings += [*_agreement(scan), *_names(scan)] if scan is not None else ()
     return tuple(attrs.evolve(finding, around=_around(finding)) for finding in findings)
 
 
@@ -54,7 +64,12 @@ def _read(interface: Interface) -> tuple[Scan | None, list[Finding]]:
 def _interior(graph: fx.Graph) -> Iterator[Finding]:
     """Nodes that read what is erased, what is of another graph, or what comes later."""
     seen: set[fx.Node] = set()
+    returned = False
     for node in graph.nodes:
+        if returned:
+            rule, remedy = "it comes after the output node.", f"Move it before that: {node.name} is never computed."
+            yield Finding(FindingCode.ORDER, f"node {node.name}", rule, remedy, node)
+        returned = returned or node.op == "output"
         for read in node.all_input_nodes:
             if read not in seen:
                 yield _misread(node, read)
@@ -89,17 +104,45 @@ def _agreement(scan: Scan) -> Iterator[Finding]:
         if grad is not None:
             owner, remedy = scan.inputs.descs[number], "Return one that fits, or change the input's val to it."
             for theirs, own in _leaf_pairs(scan.inputs, number, scan.outputs, grad):
-                differs = difference(_entry_val(slots, own), slots.placeholders[theirs].meta.get("val"))
+                differs = difference(_returned_val(slots, own), slots.placeholders[theirs].meta.get("val"))
                 if differs:
                     rule = f"it has {differs}, that of {owner}, whose gradient it is."
                     yield slots.output_finding(own, FindingCode.GRADIENT_MISMATCH, rule, remedy)
     for output, tangent in scan.tangents.items():
         made, remedy = scan.outputs.descs[output], "Change the tangent's val to that of the output, or the output."
         for theirs, own in _leaf_pairs(scan.outputs, output, scan.inputs, tangent):
-            differs = difference(slots.placeholders[own].meta.get("val"), _entry_val(slots, theirs))
+            differs = difference(slots.placeholders[own].meta.get("val"), _returned_val(slots, theirs))
             if differs:
                 rule = f"it has {differs}, that of {made}, whose tangent it is."
                 yield slots.input_finding(own, FindingCode.TANGENT_MISMATCH, rule, remedy)
+
+
+def _names(scan: Scan) -> Iterator[Finding]:
+    """Placeholders of a joint graph that torch's partitioners take for what they are not."""
+    if scan.kind is not GraphKind.JOINT:
+        return
+    for number, kind in enumerate(scan.inputs.kinds):
+        for position in scan.inputs.positions[number]:
+            target, desc = str(scan.slots.placeholders[position].target), scan.slots.inputs[position]
+            if (kind is InputKind.TANGENT or not is_backward(desc)) and ("tangents" in target) != (
+                kind is InputKind.TANGENT
+            ):
+                taken = "an input of forward" if kind is InputKind.TANGENT else "a tangent"
+                rule = f"torch's partitioners take it for {taken}, by its target {target!r}."
+                remedy = "Change node.target: that of a tangent, and of no other, has 'tangents' in it."
+                yield scan.slots.input_finding(position, FindingCode.PLACEHOLDER_NAME, rule, remedy)
+
+
+def _tags(interface: Interface) -> Iterator[Finding]:
+    """Nodes on another side than AOTAutograd's tag says."""
+    interface.verify()
+    nodes = list(interface.graph.nodes)
+    phases = find_phases(interface, nodes)
+    for node in nodes:
+        tag = node.meta.get("partitioner_tag")
+        if node.op != "placeholder" and tag in _TAGS and phases.of(node) is _TAGS[tag]:
+            rule = f"it is tagged {tag!r}, and {'depends on a tangent' if tag == 'is_forward' else 'forward needs it'}."
+            yield Finding(FindingCode.PHASE_TAG, f"node {node.name}", rule, "Take the tag off, if you moved it.", node)
 
 
 def _leaf_pairs(
@@ -116,9 +159,9 @@ def _tensors(values: Values[Any, Any], number: int) -> Mapping[str, int]:
     return {leaf_path(desc): at for at, desc in described if not is_size_or_stride(desc)}
 
 
-def _entry_val(slots: Slots, position: int) -> Any:
+def _returned_val(slots: Slots, position: int) -> Any:
     entry = slots.entries[position]
-    return entry.meta.get("val") if isinstance(entry, fx.Node) else None
+    return entry.meta.get("val") if isinstance(entry, fx.Node) else entry
 
 
 def _values(graph: fx.Graph) -> Iterator[Finding]:
@@ -133,8 +176,13 @@ def _values(graph: fx.Graph) -> Iterator[Finding]:
             if node.users:
                 yield Finding(FindingCode.MISSING_VAL, where, 'it has no meta["val"].', remedy, node)
             continue
+        if fake_values.is_real(node.meta["val"]) and mode is not None:
+            rule = 'its meta["val"] is a real tensor, where the others are fake.'
+            yield Finding(FindingCode.STALE_VAL, where, rule, remedy, node)
+            continue
         try:
-            differs = difference(node.meta["val"], fake_values.compute(node, mode))
+            val = fake_values.compute(node, mode)
+            differs = difference(node.meta["val"], val) or fake_values.stride_difference(node.meta["val"], val)
         except fake_values.Unknown:
             continue
         except Exception as error:  # Whatever an operator says to arguments that don't fit it.

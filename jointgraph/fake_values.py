@@ -159,6 +159,11 @@ def is_other(one: Any, other: Any) -> bool:
     return _layout(one) != _layout(other)
 
 
+def is_real(val: Any) -> bool:
+    """Whether a value is a tensor with data."""
+    return isinstance(val, torch.Tensor) and not isinstance(val, t.FakeTensor)
+
+
 def _layout(val: Any) -> object:
     """What makes up a value, as something that can be compared."""
     if isinstance(val, (list, tuple)):
@@ -197,6 +202,17 @@ def _tensor_difference(one: torch.Tensor, other: torch.Tensor) -> str:
         if getattr(one, what) != getattr(other, what):
             return f"{what} {getattr(one, what)} instead of {getattr(other, what)}"
     return ""
+
+
+def stride_difference(one: Any, other: Any) -> str:
+    """In what strides a value surely differs from another of the same shape; ``""`` where it doesn't."""
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return next(filter(None, map(stride_difference, one, other)), "")
+    tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    if not tensors or one.layout is not torch.strided or other.layout is not torch.strided:
+        return ""
+    differs = any(map(_differ, one.stride(), other.stride()))
+    return f"strides {[*one.stride()]} instead of {[*other.stride()]}" if differs else ""
 
 
 def _is_number(val: object) -> bool:

@@ -39,6 +39,8 @@ class FindingCode(enum.Enum):
     """No node reads one of another graph."""
     ORDER = "order"
     """Each node comes after those that it reads."""
+    PLACEHOLDER_NAME = "placeholder-name"
+    """A joint graph's tangents have ``tangents`` in their names, and no other input has: partitioners go by that."""
     GRADIENT_MISMATCH = "gradient-mismatch"
     """A gradient has the shape, dtype and device of its input."""
     TANGENT_MISMATCH = "tangent-mismatch"
@@ -56,6 +58,9 @@ class FindingCode(enum.Enum):
     NO_TANGENT = "no-tangent"
     """An output that depends on an input with a gradient, and has no tangent: it is detached, or that was lost."""
 
+    PHASE_TAG = "phase-tag"
+    """A node tagged ``is_forward`` is not of backward by dataflow, nor one tagged ``is_backward`` of forward."""
+
     @property
     def severity(self) -> Severity:
         """How bad it is to break this rule."""
@@ -67,6 +72,7 @@ _MILDER: Mapping[FindingCode, Severity] = {
     FindingCode.STALE_VAL: Severity.WARNING,
     FindingCode.DEAD_INPUT: Severity.NOTE,
     FindingCode.NO_TANGENT: Severity.NOTE,
+    FindingCode.PHASE_TAG: Severity.NOTE,
 }
 """The rules that aren't errors to break."""
 

@@ -4,16 +4,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jointgraph import _torch as t
-from jointgraph.descriptors import INPUT_KINDS, GraphKind, InputKind, OutputKind, base_of
+from jointgraph.descriptors import (
+    INPUT_KINDS,
+    OF_BACKWARD_INPUTS,
+    OF_BACKWARD_OUTPUTS,
+    GraphKind,
+    InputKind,
+    OutputKind,
+    base_of,
+)
 from jointgraph.scan import Scan, Values
 
-_BACKWARD_INPUTS = (
-    t.TangentAOTInput,
-    t.BackwardTokenAOTInput,
-    t.PhiloxBackwardSeedAOTInput,
-    t.PhiloxBackwardBaseOffsetAOTInput,
-)
-_BACKWARD_OUTPUTS = (t.GradAOTOutput, t.BackwardTokenAOTOutput, t.PhiloxUpdatedBackwardOffsetAOTOutput)
+_BACKWARDS = (t.TangentAOTInput, *OF_BACKWARD_INPUTS, t.GradAOTOutput, *OF_BACKWARD_OUTPUTS)
 _NO_GRADIENT = {InputKind.TANGENT, InputKind.TOKEN, InputKind.PHILOX}
 """The kinds of inputs that no gradient's place is kept for."""
 
@@ -23,7 +25,7 @@ def is_backward(desc: t.AOTInput | t.AOTOutput | None) -> bool:
 
     An undescribed output is: AOTAutograd leaves the places of gradients undescribed that nobody asked for.
     """
-    return desc is None or isinstance(base_of(desc), _BACKWARD_INPUTS + _BACKWARD_OUTPUTS)
+    return desc is None or isinstance(base_of(desc), _BACKWARDS)
 
 
 def place_for(values: Values[Any, Any], desc: t.AOTInput | t.AOTOutput, kind: InputKind | OutputKind) -> int:

@@ -5,14 +5,12 @@ from collections.abc import Iterator, Mapping
 from torch import fx
 
 from jointgraph import _torch as t
-from jointgraph.descriptors import INPUT_KINDS, GraphKind, base_of, leaf_path, substituted
+from jointgraph.descriptors import INPUT_KINDS, OF_BACKWARD_OUTPUTS, GraphKind, base_of, leaf_path, substituted
 from jointgraph.exceptions import JointGraphError
 from jointgraph.findings import Finding, FindingCode
 from jointgraph.scan import Scan
 
 _CODE = FindingCode.RUNTIME_METADATA
-_BACKWARDS_OWN = (t.BackwardTokenAOTOutput, t.PhiloxUpdatedBackwardOffsetAOTOutput)
-"""The outputs of backward that are no gradients."""
 _Place = tuple[t.AOTOutput | None, str] | None
 """What must stand in a slot, and which leaf of it; ``None`` where nothing is known."""
 _REMEDY = (
@@ -77,7 +75,7 @@ def _outputs(scan: Scan, runtime: t.RuntimeConvention, names: Mapping[object, ob
     places = [None] * runtime.tokens + _forward_places(runtime, names)
     forward = len(places)
     places += _grad_places(runtime, names)
-    own = sum(isinstance(desc, _BACKWARDS_OWN) for desc in slots.outputs)
+    own = sum(isinstance(desc, OF_BACKWARD_OUTPUTS) for desc in slots.outputs)
     if len(slots.outputs) != len(places) + own:
         backward = len(places) + own - forward
         rule = (

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from jointgraph import EditError, FindingCode, JointGraphIndex, MissingDescriptorError, Severity, copy_descriptors
-from tests.capture import torchs_own_warnings
+from tests.capture import joint, torchs_own_warnings
 from tests.graphs import copy_of, entries, placeholder, snapshot
 from tests.models import Sample
 
@@ -121,6 +121,29 @@ def test_outputs_in_another_order_are_refused(mlp: Sample) -> None:
     first, second, *others = entries(target.graph)
     target.graph.output_node().args = ([second, first, *others],)
     refused(mlp.joint.graph_module, target, r"output\[0\] .* shape \[16, 8\] instead of \[5, 4\]")
+
+
+def test_gradients_of_one_shape_in_another_order_are_refused() -> None:
+    """Known by the inputs that they depend on, though names are gone."""
+    source = joint(TwoWeights(), torch.randn(2, 3)).graph_module
+    target = transformed(source)
+    for number, node in enumerate(target.graph.find_nodes(op="placeholder")):
+        node.name = node.target = f"input_{number}"
+    values = entries(target.graph)
+    values[1], values[2] = values[2], values[1]
+    target.graph.output_node().args = (values,)
+    refused(source, target, r"it depends on input_0, and GradAOTOutput\(grad_of=ParamAOTInput\(target='w'\)\) does not")
+
+
+class TwoWeights(nn.Module):
+    """The gradient of one does not depend on it, that of the other depends on both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.v = nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.w * self.v.exp()
 
 
 def test_none_in_place_of_a_value_is_refused(mlp: Sample) -> None:

@@ -162,6 +162,38 @@ def bad_arguments(graph: fx.Graph) -> None:
     node.args = (node.args[0], node.args[2], node.args[1])
 
 
+def real_val(graph: fx.Graph) -> None:
+    next(node for node in graph.nodes if node.name == "relu").meta["val"] = torch.ones(5, 16)
+
+
+def other_strides(graph: fx.Graph) -> None:
+    node = next(node for node in graph.nodes if node.name == "relu")
+    node.meta["val"] = node.meta["val"].t().contiguous().t()
+
+
+def constant_gradient(graph: fx.Graph) -> None:
+    values = entries(graph)
+    values[1] = 3.0
+    graph.output_node().args = (values,)
+
+
+def behind_the_output(graph: fx.Graph) -> None:
+    with graph.inserting_after(graph.output_node()):
+        graph.call_function(aten.neg.default, (placeholder(graph, "primals_1"),))
+
+
+def tangent_named_primal(graph: fx.Graph) -> None:
+    placeholder(graph, "tangents_1").target = "primals_6"
+
+
+def primal_named_tangent(graph: fx.Graph) -> None:
+    placeholder(graph, "primals_1").target = "my_tangents"
+
+
+def wrong_tag(graph: fx.Graph) -> None:
+    next(node for node in graph.nodes if node.name == "relu").meta["partitioner_tag"] = "is_backward"
+
+
 def dead_input(graph: fx.Graph) -> None:
     node = placeholder(graph, "primals_5")
     node.replace_all_uses_with(placeholder(graph, "primals_1"))
@@ -220,6 +252,15 @@ BROKEN = [
     ),
     Broken(FindingCode.MISSING_VAL, lose_val, "node relu", 'no meta["val"]', "-> %relu "),
     Broken(FindingCode.STALE_VAL, stale_val, "node relu", "shape [1, 16] instead of [5, 16]", "-> %relu "),
+    Broken(FindingCode.STALE_VAL, real_val, "node relu", "is a real tensor", "-> %relu "),
+    Broken(FindingCode.STALE_VAL, other_strides, "node relu", "strides [1, 5] instead of [16, 1]", "-> %relu "),
+    Broken(FindingCode.GRADIENT_MISMATCH, constant_gradient, "output[1] (3.0)", "it has 3.0 instead of a tensor", ""),
+    Broken(
+        FindingCode.ORDER, behind_the_output, "node neg_default", "it comes after the output node", "-> %neg_default "
+    ),
+    Broken(FindingCode.PLACEHOLDER_NAME, tangent_named_primal, "placeholder tangents_1", "an input of forward", ""),
+    Broken(FindingCode.PLACEHOLDER_NAME, primal_named_tangent, "placeholder primals_1", "take it for a tangent", ""),
+    Broken(FindingCode.PHASE_TAG, wrong_tag, "node relu", "tagged 'is_backward', and forward needs it", "-> %relu "),
     Broken(FindingCode.STALE_VAL, bad_arguments, "node addmm", "does not work", "-> %addmm "),
     Broken(FindingCode.DEAD_INPUT, dead_input, "placeholder primals_5", "nothing reads it", "-> %primals_5 "),
     Broken(FindingCode.NO_TANGENT, lose_tangent, "output[0] (addmm_1)", "no tangent", "-> output[0]: addmm_1"),
@@ -235,7 +276,8 @@ def test_each_rule_is_looked_at(mlp: Sample, case: Broken) -> None:
     index = JointGraphIndex(module)
     assert case.code not in [finding.code for finding in index.check()]
     case.breaks(module.graph)
-    before = snapshot(module.graph) if case.code not in {FindingCode.ERASED_NODE, FindingCode.FOREIGN_NODE} else None
+    unprintable = case.breaks in {read_erased, read_foreign, behind_the_output}
+    before = None if unprintable else snapshot(module.graph)
     found = [finding for finding in index.check() if finding.code is case.code]
     assert [finding.where for finding in found][:1] == [case.where]
     finding = found[0]

@@ -19,7 +19,15 @@ from jointgraph import (
     SubclassError,
     UnknownNameError,
 )
-from tests.capture import compiled, fake_mesh, joint, partition
+from tests.capture import (
+    compiled,
+    default_partition,
+    fake_mesh,
+    joint,
+    min_cut_rematerialization_partition,
+    partition,
+    symbolic,
+)
 from tests.cases.models import two
 from tests.graphs import copy_of, entries, placeholder, snapshot
 from tests.models import Sample
@@ -224,6 +232,137 @@ def test_what_can_not_stand_for_a_value_is_refused(mlp: Sample, builds: Callable
     refused(index, lambda edit: edit.wrap([index.params["first.bias"], weight], one_bad), match)
 
 
+def rewires(node: fx.Node) -> fx.Node:
+    """Does what wrap() is there for."""
+    new = doubled(node)
+    node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+    return new
+
+
+def reads_another_graph(node: fx.Node) -> fx.Node:
+    """Builds on what is not there."""
+    return node.graph.call_function(aten.add.Tensor, (node, fx.Graph().placeholder("strange")))
+
+
+def writes(node: fx.Node) -> fx.Node:
+    """Changes the value itself."""
+    return node.graph.call_function(aten.mul_.Tensor, (node, 2))
+
+
+@pytest.mark.parametrize(
+    ("builds", "match"),
+    [
+        (rewires, "changed what reads it"),
+        (reads_another_graph, "reads strange, which is not in this graph"),
+        (writes, "aten.mul_.Tensor writes to what it is given"),
+        (lambda node: node.graph.placeholder("more"), "is a placeholder"),
+    ],
+)
+def test_a_builder_only_adds_nodes(mlp: Sample, builds: Callable[[fx.Node], fx.Node], match: str) -> None:
+    """Of this graph, that compute something; the readers are wrap()'s business."""
+    index = own(mlp)
+    refused(index, lambda edit: edit.wrap(index.params["first.weight"], builds), match)
+    refused(index, lambda edit: edit.wrap(index.grads[d.ParamAOTInput("first.weight")], builds), match)
+
+
+def test_a_builder_may_choose_the_insert_point(mlp: Sample) -> None:
+    """As one does in FX; the nodes are then put where wrap() puts them."""
+    index = own(mlp)
+
+    def builds(node: fx.Node) -> fx.Node:
+        with node.graph.inserting_after(node):
+            return doubled(node)
+
+    with index.edit() as edit:
+        edit.wrap(index.params["first.weight"], builds)
+    (new,) = index.params["first.weight"].node.users
+    assert new.prev is index.tangents[d.PlainAOTOutput(0)].node
+
+
+def test_a_step_in_a_step_is_refused(mlp: Sample) -> None:
+    """It could not be undone with it."""
+    index = own(mlp)
+
+    def builds(node: fx.Node) -> fx.Node:
+        edits[0].name_nodes()
+        return doubled(node)
+
+    edits: list[Any] = []
+
+    def step(edit: Any) -> None:
+        edits.append(edit)
+        edit.wrap(index.params["first.weight"], builds)
+
+    refused(index, step, "A step is under way")
+
+
+@pytest.mark.parametrize("how", [default_partition, min_cut_rematerialization_partition])
+def test_partitioners_take_wrapped_tangents(mlp: Sample, how: Callable[..., Any]) -> None:
+    """What is built on a tangent stands with its readers, behind all that the default one takes for forward's."""
+    made = joint(mlp.module, *mlp.args)
+    index = JointGraphIndex(made)
+    with index.edit() as edit:
+        edit.wrap(index.tangents.values(), doubled)
+    forward, backward = partition(made, how)
+    for half in (forward, backward):
+        half.graph.lint()
+    assert [node for node in backward.graph.nodes if node.target is aten.mul.Tensor]
+
+
+def test_partitioners_take_a_wrapped_gradient_that_is_the_tangent() -> None:
+    """It is returned as it came."""
+
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.randn(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.shift
+
+    made = joint(Shift(), torch.randn(3))
+    index = JointGraphIndex(made)
+    assert index.params["shift"].grad is not None
+    with index.edit() as edit:
+        edit.wrap([index.params["shift"].grad, *index.tangents.values()], doubled)
+    backward = partition(made).backward
+    assert len([node for node in backward.graph.nodes if node.target is aten.mul.Tensor]) == 2
+
+
+def test_an_input_and_the_output_that_returns_it(many_outputs: Sample) -> None:
+    """Both are wrapped in one step, the input first."""
+    index = own(many_outputs)
+    x = index.plain_inputs[0]
+    with index.edit() as edit:
+        edit.wrap([index.plain_outputs[5], x], doubled)
+    node = index.plain_outputs[5].node
+    assert node is not None
+    assert isinstance(node.args[0], fx.Node)
+    assert node.args[0].args == (x.node, 2)
+    assert problems(index) == []
+
+
+def test_a_forward_graph_saves_what_backward_knows() -> None:
+    """A wrapped parameter is still saved itself, under its name; what is saved is not edited."""
+    halves = partition(
+        joint(
+            nn.Linear(3, 3),
+            torch.randn(2, 3),
+        )
+    )
+    index, names = JointGraphIndex(halves.forward), [*JointGraphIndex(halves.backward).saved]
+    saved = next(iter(index.saved.values()))
+    with index.edit() as edit:
+        edit.wrap([*index.params.values(), *index.plain_inputs.values()], doubled)
+    assert [*index.saved] == names
+    refused(index, lambda edit: edit.wrap(saved, doubled), "links two graphs")
+    refused(index, lambda edit: edit.replace(saved, index.params["bias"].node), "links two graphs")
+    refused(index, lambda edit: edit.remove(saved), "links two graphs")
+    refused(
+        index, lambda edit: edit.add_output(None, d.SavedForBackwardsAOTOutput(9)), "partition the joint graph anew"
+    )
+
+
 def test_an_error_of_the_builder_is_its_own(mlp: Sample) -> None:
     """It is raised as it is, and what was built is taken out."""
     index = own(mlp)
@@ -424,6 +563,28 @@ def test_outputs_that_make_no_graph_are_refused(mlp: Sample) -> None:
     refused(index, lambda edit: edit.add_output(node, stranger), "which is no input of this joint graph")
 
 
+def test_what_is_no_descriptor_is_refused(mlp: Sample) -> None:
+    """``None``, and one of the other side."""
+    index = own(mlp)
+    refused(index, lambda edit: edit.add_output(index.params["first.weight"].node, None), "None is no AOTOutput")
+    refused(index, lambda edit: edit.add_input(d.PlainAOTOutput(3), torch.ones(2)), "is no AOTInput")
+
+
+def test_many_slots_at_once(mlp: Sample) -> None:
+    """The state of an optimizer: an input and an output for each parameter; gradients no more."""
+    index = own(mlp)
+    names = [*index.params]
+    with index.edit() as edit:
+        states = edit.add_inputs({d.BufferAOTInput(f"{n}.m"): torch.ones(p.val.shape) for n, p in index.params.items()})
+        edit.add_outputs({d.InputMutationAOTOutput(s.desc): p.grad.node for s, p in zip(states, index.params.values())})  # type: ignore[union-attr]
+        edit.remove(index.grads.values())
+    assert [*index.buffers] == [f"{name}.m" for name in names]
+    assert len(index.mutations) == 4
+    assert not index.grads
+    assert [record.mutation is not None for record in states] == [True] * 4
+    assert problems(index) == []
+
+
 # remove
 
 
@@ -491,6 +652,37 @@ def test_inputs_of_another_type(mlp: Sample) -> None:
     assert "tensor_meta" not in index.params["first.weight"].node.meta
 
 
+def test_a_symbolic_batch_becomes_a_number() -> None:
+    """A value that may be equal already follows, too."""
+    made = joint(nn.Tanh(), *symbolic(torch.randn(5, 3, requires_grad=True)))
+    index = JointGraphIndex(made)
+    with index.edit() as edit:
+        for record in (*index.plain_inputs.values(), *index.tangents.values()):
+            edit.set_val(record, torch.empty(7, 3))
+    assert problems(index) == []
+    vals = [node.meta["val"] for node in index.graph.nodes if node.op == "call_function"]
+    assert {tuple(val.shape) for val in vals} == {(7, 3)}
+
+
+def test_symbols_of_another_fake_mode_are_refused(mlp: Sample) -> None:
+    """They mean nothing in this one."""
+    index = own(mlp)
+    (strange,) = symbolic(torch.randn(5, 3))
+    refused(index, lambda edit: edit.set_val(index.plain_inputs[0], strange), "of another fake mode")
+
+
+def test_values_that_could_not_follow_are_not_forgotten(mlp: Sample) -> None:
+    """The next block, too, is refused, until they fit."""
+    index = own(mlp)
+    for _ in range(2):
+        with pytest.raises(EditError, match="does not work"):  # noqa: SIM117
+            with index.edit() as edit:
+                edit.set_val(index.params["first.weight"], torch.empty(3, 3))
+    with index.edit() as edit:
+        edit.set_val(index.params["first.weight"], torch.empty(16, 8))
+    assert problems(index) == []
+
+
 def test_an_output_has_no_val_to_set(mlp: Sample) -> None:
     """It follows from what computes it."""
     index = own(mlp)
@@ -532,6 +724,16 @@ def test_placeholders_named_by_their_parameters(mlp: Sample) -> None:
     x, tangent = torch.randn(5, 8), torch.randn(5, 4)
     (result,), _ = module([*(param.detach() for param in mlp.module.parameters()), x], [tangent])
     torch.testing.assert_close(result, mlp.module(x))
+
+
+def test_names_that_torch_takes_for_something_else_are_not_given(mlp: Sample) -> None:
+    """By which partitioners know tangents and seeds, and what FX calls a function's first argument."""
+    index = own(mlp)
+    names = ["bwd.seed_offset", "self", "a.tangents_", "primals"]
+    with index.edit() as edit:
+        edit.rename(dict(zip(index.params, names)))
+        edit.name_nodes()
+    assert [param.node.name for param in index.params.values()] == [f"primals_{n}" for n in (1, 2, 3, 4)]
 
 
 def test_the_halves_keep_their_names(mlp: Sample) -> None:
