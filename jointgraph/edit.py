@@ -206,7 +206,7 @@ class Edit:
             self._rewriter.check_own(record)
             check_not_saved(record)
         described = ", ".join(map(repr, records))
-        self._rewriter.adopt(*without(self._rewriter, records))
+        self._rewriter.adopt(*without(self._rewriter, self._interface, records))
         self._did(f"remove {described}")
 
     def set_val(self, what: Input | Leaf[fx.Node], val: Any) -> None:

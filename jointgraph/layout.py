@@ -1,5 +1,6 @@
 """Where a graph's slots stand, and where a new one goes."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,10 +68,10 @@ def grad_places(scan: Scan) -> Mapping[int, Sequence[int]]:
     return found if all(slot is not None and is_backward(slot) for slot in slots[at:]) else {}
 
 
-def gap_for(scan: Scan, desc: t.AOTInput, position: int) -> int | None:
-    """Where an output list with a place for each gradient gets one for a new input at ``position``; else ``None``."""
-    places, base = grad_places(scan), base_of(desc)
-    if not places or base in scan.inputs.number or INPUT_KINDS[type(base)] in _NO_GRADIENT:
+def gap_for(scan: Scan, places: Mapping[int, Sequence[int]], desc: t.AOTInput, position: int) -> int | None:
+    """Where an output list with ``places`` for gradients gets one for a new input at ``position``; else ``None``."""
+    if not places or INPUT_KINDS[type(base_of(desc))] in _NO_GRADIENT:
         return None
-    before = [number for number in places if scan.inputs.positions[number][0] < position]
-    return places[before[-1]][-1] + 1 if before else min(map(min, places.values()))
+    numbers = [*places]
+    behind = bisect_left(numbers, position, key=lambda number: scan.inputs.positions[number][0])
+    return places[numbers[behind - 1]][-1] + 1 if behind else places[numbers[0]][0]

@@ -1,7 +1,7 @@
 """The slots of a graph as a step of an edit would have them: some more, some less, some under other names."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -16,7 +16,7 @@ from jointgraph.leaves import Leaf
 from jointgraph.missing import unknown
 from jointgraph.records import Input, Output
 from jointgraph.rewriter import InputSlot, OutputSlot, Rewriter, Value
-from jointgraph.scan import Scan
+from jointgraph.scan import Scan, Values
 
 Plan = tuple[list[InputSlot], list[OutputSlot]]
 Slot = TypeVar("Slot", InputSlot, OutputSlot)
@@ -30,15 +30,17 @@ def with_inputs(rewriter: Rewriter, interface: Interface, vals: Mapping[t.AOTInp
     """
     scan, (inputs, outputs) = rewriter.scan(), rewriter.slots()
     behind = None if after is None else rewriter.behind(after)
+    found: dict[object, int] = {}
     new: defaultdict[int, list[InputSlot]] = defaultdict(list)
     gaps: defaultdict[int, list[OutputSlot]] = defaultdict(list)
     known: set[t.AOTInput | t.AOTOutput] = {*scan.inputs.number}
+    places = grad_places(scan)
     for desc, val in vals.items():
         _check_new(interface, desc, t.AOTInput)
         base = base_of(desc)
-        position = place_for(scan.inputs, desc, interface.kind_of(base)) if behind is None else behind
+        position = _place(interface, scan.inputs, desc, found) if behind is None else behind
         new[position].append(InputSlot(None, desc, val))
-        gap = gap_for(scan, desc, position) if base not in known else None
+        gap = gap_for(scan, places, desc, position) if base not in known else None
         known.add(base)
         if gap is not None:
             gaps[gap].append(OutputSlot(None, None))
@@ -56,6 +58,7 @@ def with_outputs(
     scan, (inputs, outputs) = rewriter.scan(), rewriter.slots()
     behind = None if after is None else rewriter.behind(after)
     kept = grad_places(scan) if behind is None else {}
+    found: dict[object, int] = {}
     new: defaultdict[int, list[OutputSlot]] = defaultdict(list)
     for desc, node in nodes.items():
         _check_new(interface, desc, t.AOTOutput)
@@ -67,20 +70,20 @@ def with_outputs(
         elif place is not None:  # A further leaf of a gradient whose first leaf took the place.
             new[place + 1].append(OutputSlot(node, desc))
         else:
-            position = place_for(scan.outputs, desc, interface.kind_of(base_of(desc))) if behind is None else behind
+            position = _place(interface, scan.outputs, desc, found) if behind is None else behind
             new[position].append(OutputSlot(node, desc))
     return inputs, _spliced(outputs, new)
 
 
-def without(rewriter: Rewriter, records: Sequence[Input | Output]) -> Plan:
+def without(rewriter: Rewriter, interface: Interface, records: Sequence[Input | Output]) -> Plan:
     """The slots without those of some values. A gradient leaves its place, unless its input goes, too.
 
     Raises:
         EditError: if others need one of them that stay.
     """
-    for record in records:
-        _check_unneeded(record, records)
     scan, (inputs, outputs) = rewriter.scan(), rewriter.slots()
+    with interface.reading():
+        _check_unneeded(records)
     kept = grad_places(scan)
     gone = {node for record in records if isinstance(record, Input) for node in record.nodes}
     dropped: set[int] = set()
@@ -143,6 +146,18 @@ def check_not_saved(value: Value) -> None:
         )
 
 
+def _place(
+    interface: Interface, values: Values[Any, Any], desc: t.AOTInput | t.AOTOutput, found: dict[object, int]
+) -> int:
+    """The position for a new slot, which is looked for once for all of a kind."""
+    base = base_of(desc)
+    kind = interface.kind_of(base)
+    key = base if base in values.number else (kind, is_backward(desc))
+    if key not in found:
+        found[key] = place_for(values, desc, kind)
+    return found[key]
+
+
 def _spliced(slots: Sequence[Slot], new: Mapping[int, Sequence[Slot]]) -> list[Slot]:
     """Slots with new ones before the positions that these are for."""
     found: list[Slot] = []
@@ -167,25 +182,33 @@ def _check_new(
         raise EditError(f"This index leaves out what has the descriptor {base}: edit through one that keeps it.")
 
 
-def _check_unneeded(record: Input | Output, removed: Iterable[Input | Output]) -> None:
+def _check_unneeded(records: Sequence[Input | Output]) -> None:
     """Refuse to remove what others need that stay."""
-    needed: Sequence[tuple[str, Input | Output | None]]
-    if isinstance(record, Output):
-        needed = [("a tangent", record.tangent)]
-    else:
-        returned = [node for one in removed if isinstance(one, Output) for node in one.nodes]
-        for node in record.nodes:
-            times = sum(one is node for one in returned)
-            output = node.graph.output_node()
-            stays = sum(entry is node for entry in cast(Sequence[object], output.args[0])) > times
-            readers = [user for user in node.users if user is not output or stays]
+    removed = {*records}
+    returned = Counter(node for record in records if isinstance(record, Output) for node in record.nodes)
+    for record in records:
+        needed: Sequence[tuple[str, Input | Output | None]]
+        if isinstance(record, Output):
+            needed = [("a tangent", record.tangent)]
+        else:
+            readers = [user for node in record.nodes for user in _readers_that_stay(node, returned)]
             if readers:
                 some = ", ".join(map(str, readers[:3]))
                 raise EditError(f"{record!r} is read by {some}: give them something else first.")
-        needed = [("a gradient", record.grad), ("a new value", record.mutation)]
-    for what, other in needed:
-        if other is not None and other not in removed:
-            raise EditError(f"{record!r} has {what}, {other!r}: remove that, too.")
+            needed = [("a gradient", record.grad), ("a new value", record.mutation)]
+        for what, other in needed:
+            if other is not None and other not in removed:
+                raise EditError(f"{record!r} has {what}, {other!r}: remove that, too.")
+
+
+def _readers_that_stay(node: fx.Node, returned: Mapping[fx.Node, int]) -> list[fx.Node]:
+    """What reads a node; not the output list, if all its entries of it go."""
+    found = [user for user in node.users if user.op != "output"]
+    for output in (user for user in node.users if user.op == "output"):
+        entries = cast(Sequence[object], output.args[0])
+        if sum(entry is node for entry in entries) > returned.get(node, 0):
+            found.append(output)
+    return found
 
 
 def _grad_owner(scan: Scan, desc: t.AOTInput | t.AOTOutput) -> int | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from jointgraph import JointGraphIndex
-from tests.benchmarks import bench_flow, bench_index
+from tests.benchmarks import bench_edit, bench_flow, bench_index
 from tests.models import Sample
 
 
@@ -30,6 +30,16 @@ def test_the_benchmark_of_the_flow_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert all(" ".join(line.split()).startswith(start) for line, start in zip(lines, starts))
     assert all(float(number) > 0 for line in lines[:4] for number in line.split()[-9:])
     assert lines[4] == "growth from 400 to 800 interior nodes:"
+
+
+def test_the_benchmark_of_edits_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """On tiny graphs it prints its table and the growth."""
+    bench_edit.main(["--smoke"])
+    _, _, *lines, title, growth = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["3", "6"]
+    assert all(float(number) > 0 for line in lines for number in line.split()[1:])
+    assert title == "growth of these from 3 to 6 parameters:"
+    assert all(name in growth for name in bench_edit.LOOPS)
 
 
 def test_stretching_leaves_every_node_where_it_is(mlp: Sample) -> None:

@@ -33,6 +33,7 @@ from jointgraph import (
     InputKind,
     JointGraphIndex,
     Output,
+    OutputKind,
     Severity,
     StaleIndexError,
     SubclassError,
@@ -259,8 +260,9 @@ class EditMachine(RuleBasedStateMachine):
         return [node for node in self.graph.nodes if node.op != "output"]
 
     def slots(self) -> list[Any]:
-        """The leaves of all outputs that return a floating-point tensor."""
-        leaves = [leaf for record in self.index.outputs.values() for leaf in record.leaves.values()]
+        """The leaves of all outputs that return a floating-point tensor, and may be edited."""
+        records = [record for record in self.index.outputs.values() if record.kind is not OutputKind.SAVED]
+        leaves = [leaf for record in records for leaf in record.leaves.values()]
         return [
             leaf
             for leaf in leaves
@@ -437,12 +439,12 @@ class EditMachine(RuleBasedStateMachine):
 
     @rule(number=pick)
     def remove_output(self, number: int) -> None:
-        """Takes any output away; one with a tangent is refused."""
+        """Takes any output away; one with a tangent, or that is saved for backward, is refused."""
         record = self.one(number, self.index.outputs.values())
         if record is None:
             return
         descs = [leaf.desc for leaf in record.leaves.values()]
-        if record.tangent is not None:
+        if record.tangent is not None or record.kind is OutputKind.SAVED:
             self.refused(lambda edit: edit.remove(record))
             return
         with self.index.edit() as edit:
