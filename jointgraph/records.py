@@ -12,14 +12,7 @@ import torch
 from torch import fx
 
 from jointgraph import _torch as t
-from jointgraph.descriptors import (
-    SUBCLASS_LAYERS,
-    GradStatus,
-    InputKind,
-    OutputKind,
-    leaf_path,
-    name_of,
-)
+from jointgraph.descriptors import SUBCLASS_LAYERS, GradStatus, InputKind, OutputKind, leaf_path, name_of
 from jointgraph.exceptions import StaleIndexError, SubclassError
 from jointgraph.leaves import Leaf, Slot, val_of
 from jointgraph.scan import Scan, Values
@@ -213,8 +206,7 @@ class _Record(ABC, Generic[Desc, Kind, Entry]):
                 f"{self._desc} is a tensor subclass with {len(slots)} leaves ({', '.join(map(repr, slots))}), "
                 "and has no single node or position. Use .leaves or .nodes."
             )
-        (slot,) = slots.values()
-        return slot
+        return next(iter(slots.values()))
 
 
 @attrs.define(eq=False, repr=False)
@@ -223,7 +215,6 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
 
     _node: fx.Node
     """The first placeholder."""
-
     _grad_slot: Output | None = None
     """The output that the gradient is in or would be, once asked for."""
 
@@ -332,8 +323,7 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
         Raises:
             SubclassError: if there are several slots; ``leaves`` has them.
         """
-        value = self._peek()
-        return self._only_slot().value if value is _UNSURE else value
+        return self._only_slot().value if (value := self._peek()) is _UNSURE else value
 
     @property
     def node(self) -> fx.Node | None:
