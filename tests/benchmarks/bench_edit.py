@@ -6,6 +6,8 @@ Run it with ``python -m tests.benchmarks.bench_edit``; ``--smoke`` takes tiny gr
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import is_not
 
 import attrs
 import torch
@@ -56,7 +58,7 @@ def ask_and_insert(index: JointGraphIndex) -> None:
         if param.grad is not None:
             with index.graph.inserting_after(param.grad.node):
                 new = negated(param.node)
-            param.node.replace_all_uses_with(new, delete_user_cb=new.__ne__)
+            param.node.replace_all_uses_with(new, delete_user_cb=partial(is_not, new))
             assert param.grad.node is not None
 
 
