@@ -4,7 +4,7 @@ import enum
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import attrs
 import torch
@@ -30,8 +30,7 @@ class CrossingRole(enum.Enum):
     """Neither: it is kept for backward alone."""
 
 
-@attrs.frozen
-class Crossing:
+class Crossing(NamedTuple):
     """One value that backward reads from the forward side."""
 
     node: fx.Node

@@ -139,7 +139,7 @@ def _tags(interface: Interface) -> Iterator[Finding]:
     nodes = list(interface.graph.nodes)
     phases = find_phases(interface, nodes)
     for node in nodes:
-        tag = node.meta.get("partitioner_tag")
+        tag = node.meta.get("partitioner_tag", "is_backward" if node.meta.get("autograd_backward") else None)
         if node.op != "placeholder" and tag in _TAGS and phases.of(node) is _TAGS[tag]:
             rule = f"it is tagged {tag!r}, and {'depends on a tangent' if tag == 'is_forward' else 'forward needs it'}."
             yield Finding(FindingCode.PHASE_TAG, f"node {node.name}", rule, "Take the tag off, if you moved it.", node)

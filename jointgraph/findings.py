@@ -59,7 +59,7 @@ class FindingCode(enum.Enum):
     """An output that depends on an input with a gradient, and has no tangent: it is detached, or that was lost."""
 
     PHASE_TAG = "phase-tag"
-    """A node tagged ``is_forward`` is not of backward by dataflow, nor one tagged ``is_backward`` of forward."""
+    """A node tagged ``is_forward`` is not of backward by dataflow, nor one tagged as autograd's of forward."""
 
     @property
     def severity(self) -> Severity:
