@@ -318,6 +318,13 @@ def test_a_half_is_not_asked_for_what_the_other_half_has() -> None:
 # The runtime wrapper.
 
 
+def swap_outputs(graph: fx.Graph, one: int, other: int) -> None:
+    """Has two outputs trade places, with their descriptors."""
+    values, descs = entries(graph), [*descriptors(graph)]
+    values[one], values[other], descs[one], descs[other] = values[other], values[one], descs[other], descs[one]
+    set_outputs(graph, values, descs)
+
+
 def captured(name: str) -> tuple[JointWithDescriptors, fx.Graph]:
     """A capture of a sample of its own, and its graph, to change."""
     sample = models.sample(name)
@@ -372,9 +379,7 @@ def test_an_output_more_than_is_expected() -> None:
 def test_gradients_in_another_order() -> None:
     """Each gradient by its place."""
     made, graph = captured("mlp")
-    values, descs = entries(graph), [*descriptors(graph)]
-    values[1], values[2], descs[1], descs[2] = values[2], values[1], descs[2], descs[1]
-    set_outputs(graph, values, descs)
+    swap_outputs(graph, 1, 2)
     first, second = runtime_findings(made)
     expected = "GradAOTOutput(grad_of=ParamAOTInput(target='first.weight'))"
     assert first == f"output[1] (view_1): AOTAutograd expects {expected} in its place."
@@ -384,9 +389,7 @@ def test_gradients_in_another_order() -> None:
 def test_a_mutation_in_another_place() -> None:
     """New values of mutated inputs come first."""
     made, graph = captured("batch_norm")
-    values, descs = entries(graph), [*descriptors(graph)]
-    values[0], values[3], descs[0], descs[3] = values[3], values[0], descs[3], descs[0]
-    set_outputs(graph, values, descs)
+    swap_outputs(graph, 0, 3)
     first, second = runtime_findings(made)
     assert first.startswith("output[0] (mean): AOTAutograd expects InputMutationAOTOutput(")
     assert second.endswith("AOTAutograd expects PlainAOTOutput(idx=0) in its place.")
@@ -395,9 +398,7 @@ def test_a_mutation_in_another_place() -> None:
 def test_new_values_that_trade_places() -> None:
     """Each by its place, as the wrapper copies them into the inputs in order."""
     made, graph = captured("batch_norm")
-    values, descs = entries(graph), [*descriptors(graph)]
-    values[0], values[1], descs[0], descs[1] = values[1], values[0], descs[1], descs[0]
-    set_outputs(graph, values, descs)
+    swap_outputs(graph, 0, 1)
     first, second = runtime_findings(made)
     assert "expects InputMutationAOTOutput(mutated_input=BufferAOTInput(target='norm.running_mean'))" in first
     assert "expects InputMutationAOTOutput(mutated_input=BufferAOTInput(target='norm.running_var'))" in second
@@ -406,9 +407,7 @@ def test_new_values_that_trade_places() -> None:
 def test_results_that_trade_places() -> None:
     """Each by its number."""
     made, graph = captured("many_outputs")
-    values, descs = entries(graph), [*descriptors(graph)]
-    values[0], values[1], descs[0], descs[1] = values[1], values[0], descs[1], descs[0]
-    set_outputs(graph, values, descs)
+    swap_outputs(graph, 0, 1)
     first, second = runtime_findings(made)
     assert first.endswith("AOTAutograd expects PlainAOTOutput(idx=0) in its place.")
     assert second.endswith("AOTAutograd expects PlainAOTOutput(idx=1) in its place.")

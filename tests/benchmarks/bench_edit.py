@@ -3,7 +3,6 @@
 Run it with ``python -m tests.benchmarks.bench_edit``; ``--smoke`` takes tiny graphs, to see that it works at all.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from torch import fx, nn
 from torch._functorch._aot_autograd.descriptors import BufferAOTInput
 
 from jointgraph import JointGraphIndex
-from tests.benchmarks.bench_index import machine, no_collection, show
+from tests.benchmarks.measuring import machine, no_collection, run, show
 from tests.capture import joint
 from tests.graphs import copy_of
 
@@ -120,11 +119,7 @@ def report(scale: Scale) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="tiny graphs")
-    scale = SMOKE if parser.parse_args(arguments).smoke else FULL
-    for part in report(scale):
-        print(part, flush=True)
+    run(__doc__, arguments, report, full=FULL, smoke=SMOKE)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 Run it with ``python -m tests.benchmarks.bench_flow``; ``--smoke`` takes tiny graphs, to see that it works at all.
 """
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -11,7 +10,7 @@ from torch import fx
 
 from jointgraph import Flow, JointGraphIndex
 from jointgraph.interface import Interface
-from tests.benchmarks.bench_index import Scale, Task, captured, interior_count, machine, measure, show
+from tests.benchmarks.measuring import Scale, Task, captured, interior_count, machine, measure, run, show
 
 FULL = Scale(layers=32, interiors=(25_000, 100_000, 400_000), rounds=5, seconds=0.4)
 SMOKE = Scale(layers=1, interiors=(400, 800), rounds=1, seconds=0)
@@ -110,11 +109,7 @@ def report(scale: Scale) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="tiny graphs, one round")
-    scale = SMOKE if parser.parse_args(arguments).smoke else FULL
-    for part in report(scale):
-        print(part, flush=True)
+    run(__doc__, arguments, report, full=FULL, smoke=SMOKE)
 
 
 if __name__ == "__main__":

@@ -3,45 +3,22 @@
 Run it with ``python -m tests.benchmarks.bench_index``; ``--smoke`` takes tiny graphs, to see that it works at all.
 """
 
-import argparse
-import gc
 import os
-import platform
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from math import inf
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-import attrs
 import torch
 from torch import fx
 from torch._functorch._aot_autograd import fx_utils as torchs
 
 from jointgraph import JointGraphIndex
 from jointgraph import fx_utils as ours
-from tests.capture import joint
-from tests.graphs import copy_of
-from tests.models import Llama
+from tests.benchmarks.measuring import Scale, Task, captured, interior_count, machine, measure, run, show
 
-Task = Callable[[fx.Graph], object]
 ROOT = Path(__file__).parents[2]
-
-
-@attrs.frozen
-class Scale:
-    """How large and how long a run is."""
-
-    layers: int
-    interiors: Sequence[int]
-    """How many interior nodes to put between the same slots."""
-    rounds: int
-    """How often to take each measurement; the best one counts."""
-    seconds: float
-    """How long to repeat one task within a round; it runs at least once."""
 
 
 FULL = Scale(layers=32, interiors=(10_000, 100_000, 1_000_000), rounds=5, seconds=0.4)
@@ -100,39 +77,6 @@ IMPORTS = (
 # Measuring.
 
 
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Keeps the garbage collector out, which would go through a million nodes at any moment."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.unfreeze()
-
-
-def measure(graph: fx.Graph, scale: Scale, tasks: Mapping[str, Task] = TASKS) -> dict[str, float]:
-    """The best time of each task in seconds; the tasks take turns, so that a slow spell of the machine hits all."""
-    best = dict.fromkeys(tasks, inf)
-    with no_collection():
-        for _ in range(scale.rounds):
-            for name, task in tasks.items():
-                best[name] = min(best[name], best_of(task, graph, scale.seconds))
-    return best
-
-
-def best_of(task: Task, graph: fx.Graph, seconds: float) -> float:
-    """The best time of one task, repeated for that long."""
-    best, end = inf, time.perf_counter() + seconds
-    while best == inf or time.perf_counter() < end:
-        start = time.perf_counter()
-        task(graph)
-        best = min(best, time.perf_counter() - start)
-    return best
-
-
 def measure_import(statement: str, rounds: int) -> float:
     """The best time of an import in a new interpreter that has imported torch, in seconds."""
     code = f"import time, torch; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"
@@ -146,16 +90,6 @@ def measure_import(statement: str, rounds: int) -> float:
 
 
 # The graphs.
-
-
-def captured(layers: int) -> fx.GraphModule:
-    """The joint graph of a Llama."""
-    return copy_of(joint(Llama(layers), torch.randint(50, (1, 8))).graph_module)
-
-
-def interior_count(graph: fx.Graph) -> int:
-    """How many nodes of a graph are no placeholder and no output."""
-    return len(graph.nodes) - len(graph.find_nodes(op="placeholder")) - 1
 
 
 def fill_up(graph: fx.Graph, count: int) -> None:
@@ -180,28 +114,17 @@ def row(title: str, graph: fx.Graph, times: Mapping[str, float]) -> tuple[str, .
     return title, f"{interior_count(graph):,}", f"{inputs} + {outputs}", *milliseconds, *ratios
 
 
-def machine() -> str:
-    """What the numbers are of."""
-    return f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
-
-
-def show(rows: Sequence[Sequence[str]]) -> str:
-    """The table, each column as wide as it must be."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(cells, widths)) for cells in rows)
-
-
 def report(scale: Scale) -> Iterator[str]:
     """The whole report, part by part."""
     yield f"{machine()}; best times in milliseconds"
     module = captured(scale.layers)
     graph = module.graph
-    first = measure(graph, scale)
+    first = measure(graph, scale, TASKS)
     rows = [HEAD, row(f"Llama, {scale.layers} layers", graph, first)]
     by_size: dict[int, dict[str, float]] = {}
     for count in scale.interiors:
         fill_up(graph, count)
-        by_size[count] = measure(graph, scale)
+        by_size[count] = measure(graph, scale, TASKS)
         rows.append(row("same slots", graph, by_size[count]))
     yield show(rows)
 
@@ -214,11 +137,7 @@ def report(scale: Scale) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="tiny graphs, one round")
-    scale = SMOKE if parser.parse_args(arguments).smoke else FULL
-    for part in report(scale):
-        print(part, flush=True)
+    run(__doc__, arguments, report, full=FULL, smoke=SMOKE)
 
 
 if __name__ == "__main__":
