@@ -207,6 +207,11 @@ These three are what FX's properties of similar names read. From C they take a f
 """
 
 
+def placeholder_count(graph: fx.Graph) -> int:
+    """How many placeholders a graph has, in constant time."""
+    return len(graph._find_nodes_lookup_table.table["placeholder", None])
+
+
 def is_operator(target: object) -> TypeGuard[OpOverload]:
     """Whether a node's target is an operator with a schema."""
     return isinstance(target, OpOverload)
@@ -278,6 +283,7 @@ __all__ = [
     "mutated_arguments",
     "node_args",
     "node_kwargs",
+    "placeholder_count",
     "resize_call",
     "returns_alias",
     "runtime_convention",

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import count
 from operator import is_
 from typing import Any, TypeVar, cast
 
@@ -16,8 +16,9 @@ from jointgraph._torch import storage_and_geometry
 from jointgraph.descriptors import INPUT_KINDS, OUTPUT_KINDS, InputKind, OutputKind
 from jointgraph.exceptions import MalformedGraphError, StaleIndexError
 from jointgraph.findings import Finding
-from jointgraph.records import GONE, Input, Output
-from jointgraph.scan import NO_SLOT, Scan, interpret
+from jointgraph.record import GONE
+from jointgraph.records import Input, Output
+from jointgraph.scan import NO_SLOT, Scan, Values, interpret
 from jointgraph.slots import Slots, read_slots
 
 T = TypeVar("T")
@@ -63,6 +64,8 @@ class Interface:
         self._filters = filters
         self._unfiltered = filters is UNFILTERED
         self.scan = self.read_graph()
+        self._changes = 0
+        """How often a change was found."""
         self._inputs: dict[int, Input | None] = {}
         self._outputs: dict[int, Output | None] = {}
         self._kept: dict[str, Any] = {}
@@ -155,12 +158,25 @@ class Interface:
 
     def roles(self, node: fx.Node) -> tuple[Input | Output, ...]:
         """Every record that ``node`` fills a slot of, in slot order."""
+        found: dict[Input | Output | None, None] = {}
+        if node.op == "placeholder":
+            record = self._input_of(node)
+            if record is None or not record._holds():
+                self.verify_inputs()
+                record = self._input_of(node)
+            found[record] = None
         self.verify_outputs()
-        roles = self.kept_for_entries("roles", self._roles).get(node, ())
-        if node.op == "placeholder" and not (roles and roles[0]._holds()):
-            self.verify_inputs()
-            roles = self.kept_for_entries("roles", self._roles).get(node, ())
-        return roles
+        if self.scan.slots.output in node.users:
+            numbers = self.kept("outputs by position", lambda: _by_position(self.scan.outputs))
+            places = [at for at, entry in enumerate(self.scan.slots.entries) if entry is node]
+            found.update(dict.fromkeys(self.output_record(numbers.get(at)) for at in places))
+        return tuple(filter(None, found))
+
+    def _input_of(self, node: fx.Node) -> Input | None:
+        """The record of the input that a placeholder belonged to when the graph was read."""
+        positions = self.kept("positions", lambda: dict(zip(self.scan.slots.placeholders, count())))
+        numbers = self.kept("inputs by position", lambda: _by_position(self.scan.inputs))
+        return self.input_record(numbers.get(positions.get(node, -1)))
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
         """What ``make`` returns, kept until the graph is read again."""
@@ -207,18 +223,17 @@ class Interface:
             yield
             return
         self.verify()
-        reading, self._reading = self.scan, True
+        changes, self._reading = self._changes, True
         watchers = self.watchers = []
         try:
             yield
         finally:
             self._reading, self.watchers = False, None
         self.verify()
-        changes = [self.last_change] if self.scan is not reading else [watcher() for watcher in watchers]
-        if any(changes):
+        said = [self.last_change] if self._changes != changes else [watcher() for watcher in watchers]
+        if any(said):
             raise StaleIndexError(
-                f"Inside a reading() block {' and '.join(filter(None, changes))}: what was asked after that may be "
-                "wrong."
+                f"Inside a reading() block {' and '.join(filter(None, said))}: what was asked after that may be wrong."
             )
 
     def refresh(self) -> None:
@@ -227,7 +242,14 @@ class Interface:
         Raises:
             MalformedGraphError: if it breaks a rule; all records then stay as they were.
         """
-        self._adopt(self.read_graph(), "the index was refreshed")
+        scan = self.read_graph()
+        self._changes += 1
+        self._adopt(scan, "the index was refreshed")
+
+    def adopt_equal(self) -> None:
+        """Take descriptors over that are equal to those that were read, and other objects."""
+        if not self._reading:
+            self._adopt(self.read_graph(), self.last_change)
 
     def read_graph(self) -> Scan:
         """A new reading of the graph as it is now, which is not made the interface's own.
@@ -252,6 +274,7 @@ class Interface:
             raise StaleIndexError(
                 f"{change}, and as the graph is now it can't be indexed: finish the edit first, then ask. {error}"
             ) from error
+        self._changes += 1
         self._adopt(scan, change)
 
     def _adopt(self, scan: Scan, change: str) -> None:
@@ -261,14 +284,14 @@ class Interface:
         inputs, self._inputs = self._inputs, {}
         for record in filter(None, inputs.values()):
             number = scan.inputs.number.get(record._desc, GONE)
-            record._number, record._slot, record._grad_slot = number, NO_SLOT, None
+            record._number, record._slot, record._known, record._grad_slot = number, NO_SLOT, {}, None
             if number != GONE:
                 record._slot, record._node = scan.input_slots[number], scan.input_nodes[number]
                 self._inputs[number] = record
         outputs, self._outputs = self._outputs, {}
         for output in filter(None, outputs.values()):
             number = scan.outputs.number.get(output._desc, GONE)
-            output._number, output._slot, output._table = number, NO_SLOT, scan.slots
+            output._number, output._slot, output._known, output._table = number, NO_SLOT, {}, scan.slots
             if number != GONE:
                 output._slot, output._position = scan.output_slots[number], scan.outputs.positions[number][0]
                 self._outputs[number] = output
@@ -295,14 +318,6 @@ class Interface:
             else:
                 self._outputs[number] = None
 
-    def _roles(self) -> dict[fx.Node, tuple[Input | Output, ...]]:
-        """The records of every node that fills a slot."""
-        roles: defaultdict[fx.Node, dict[Input | Output, None]] = defaultdict(dict)
-        filled: Iterator[tuple[Input | Output, fx.Node]] = chain(self.input_nodes(), self.output_nodes())
-        for record, node in filled:
-            roles[node][record] = None
-        return {node: tuple(records) for node, records in roles.items()}
-
     def input_nodes(self) -> Iterator[tuple[Input, fx.Node]]:
         """Every kept input with each of its placeholders."""
         positions, nodes = self.scan.inputs.positions, self.scan.slots.placeholders
@@ -318,6 +333,11 @@ class Interface:
         """The other inputs with the storages and the geometry of one."""
         vals = [node.meta.get("val") for node in self.scan.slots.placeholders]
         return self._kept_for(vals, "aliases", lambda: _aliases(self.scan, vals)).get(number, ())
+
+
+def _by_position(values: Values[Any, Any]) -> dict[int, int]:
+    """The position of each described slot → the number of the value that it belongs to."""
+    return {place: number for number, places in enumerate(values.positions) for place in places}
 
 
 def _aliases(scan: Scan, vals: Sequence[object]) -> dict[int, list[int]]:

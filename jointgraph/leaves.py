@@ -32,6 +32,9 @@ class HasSlots(Protocol):
     def _found(self) -> Mapping[str, object]:
         """What is in them."""
 
+    def _descs(self) -> Mapping[str, t.AOTInput | t.AOTOutput]:
+        """Their own descriptors."""
+
 
 @attrs.frozen(repr=False)
 class Leaf(Generic[Entry]):
@@ -48,7 +51,10 @@ class Leaf(Generic[Entry]):
     @property
     def desc(self) -> t.AOTInput | t.AOTOutput:
         """The slot's own descriptor, subclass layers included."""
-        return self._slot().desc
+        try:
+            return self._record._descs()[self.path]
+        except KeyError:
+            raise self._gone() from None
 
     @property
     def position(self) -> int:

@@ -2,215 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import attrs
-import torch
 from torch import fx
 
 from jointgraph import _torch as t
-from jointgraph.descriptors import SUBCLASS_LAYERS, GradStatus, InputKind, OutputKind, leaf_path, name_of
-from jointgraph.exceptions import StaleIndexError, SubclassError
-from jointgraph.leaves import Leaf, Slot, val_of
-from jointgraph.scan import Scan, Values
+from jointgraph.descriptors import GradStatus, InputKind, OutputKind
+from jointgraph.leaves import Slot
+from jointgraph.record import UNSURE, Record
+from jointgraph.scan import NO_SLOT, Values
 from jointgraph.slots import Slots
 
-Desc = TypeVar("Desc", t.AOTInput, t.AOTOutput)
-Kind = TypeVar("Kind", InputKind, OutputKind)
-Entry = TypeVar("Entry")
-Linked = TypeVar("Linked", bound="_Record[Any, Any, Any]")
-
-GONE = -1
-"""The number of a value that the graph has no longer."""
-_UNSURE = object()
-"""In place of an entry, when the output list has to be read to tell it."""
-
-
-class Owner(Protocol):
-    """What a record asks of the interface that gave it out."""
-
-    scan: Scan
-    """The last reading of the graph."""
-    last_change: str
-    """What made it read the graph again."""
-
-    def input_record(self, number: int | None) -> Input | None:
-        """The record of an input value, if there is such a value and it is kept."""
-
-    def output_record(self, number: int | None) -> Output | None:
-        """The record of an output value, if there is such a value and it is kept."""
-
-    def verify_inputs(self) -> None:
-        """Read the graph again if its placeholders changed, which numbers all records anew."""
-
-    def verify_outputs(self) -> None:
-        """Read the graph again if its output list changed, which numbers all records anew."""
-
-    def alias_numbers(self, number: int) -> Sequence[int]:
-        """The other inputs with the storages and the geometry of one."""
-
 
 @attrs.define(eq=False, repr=False)
-class _Record(ABC, Generic[Desc, Kind, Entry]):
-    """What an input and an output have in common."""
-
-    _owner: Owner
-    _desc: Desc
-    _kind: Kind
-    _number: int
-    """The value's number in the owner's scan; ``GONE`` when the graph has it no longer."""
-    _slot: object
-    """What stood in ``meta["desc"]`` of the only slot, or ``NO_SLOT``."""
-
-    @property
-    def desc(self) -> Desc:
-        """The base descriptor: torch's, without subclass layers."""
-        self._check()
-        return self._desc
-
-    @property
-    def kind(self) -> Kind:
-        """What the value is to the captured program."""
-        self._check()
-        return self._kind
-
-    @property
-    def name(self) -> str:
-        """A parameter's or buffer's fully qualified name; a saved activation's node name; else ``desc.expr()``."""
-        self._check()
-        return name_of(self._desc)
-
-    @property
-    def position(self) -> int:
-        """The index of the only slot, among the placeholders or in the output list. Reads all of these.
-
-        Raises:
-            SubclassError: if there are several slots; ``leaves`` has them.
-        """
-        return self._only_slot().position
-
-    @property
-    def leaves(self) -> Mapping[str, Leaf[Entry]]:
-        """The slots by path, in slot order; ``{"": leaf}`` for a plain value."""
-        return MappingProxyType({path: Leaf(self, path) for path in self._found()})
-
-    @property
-    def nodes(self) -> tuple[fx.Node, ...]:
-        """The nodes in the slots, in slot order; a node that fills several is there as often."""
-        return tuple(entry for entry in self._found().values() if isinstance(entry, fx.Node))
-
-    @property
-    @abstractmethod
-    def node(self) -> Entry:
-        """The node in the only slot."""
-
-    @property
-    def val(self) -> Any:
-        """The node's ``meta["val"]``: a fake tensor, a SymInt, ...; ``None`` where there is none.
-
-        Raises:
-            SubclassError: if there are several slots; ``leaves`` has them.
-        """
-        return val_of(self.node)
-
-    @property
-    def nbytes(self) -> int | torch.SymInt | None:
-        """The bytes of all tensors in the slots, a SymInt where sizes are symbolic; ``None`` if there is no tensor."""
-        tensors = [val for val in (val_of(entry) for entry in self._found().values()) if isinstance(val, torch.Tensor)]
-        return sum(val.numel() * val.element_size() for val in tensors) if tensors else None
-
-    def __repr__(self) -> str:
-        """Kind, name and nodes; or that the graph has the value no longer."""
-        what = f"{type(self).__name__} {self._kind.value} {name_of(self._desc)!r}"
-        try:
-            found = self._found()
-        except StaleIndexError:
-            return f"<{what}: no longer in the graph>"
-        shown = (f"{path}={entry}" if path else str(entry) for path, entry in found.items())
-        return f"<{what}: {', '.join(shown)}>"
-
-    @property
-    @abstractmethod
-    def _values(self) -> Values[Desc, Kind]:
-        """The side of the scan that the value is on."""
-
-    @property
-    @abstractmethod
-    def _entries(self) -> Sequence[object]:
-        """What is in each slot of that side."""
-
-    @abstractmethod
-    def _peek(self) -> object:
-        """What is in the only slot if that is still what it was, told in constant time; else ``_UNSURE``."""
-
-    @abstractmethod
-    def _holds(self) -> bool:
-        """Whether the only slot is still what it was, told in constant time; ``False`` leaves it open."""
-
-    @abstractmethod
-    def _verify(self) -> None:
-        """Have the owner read the graph again if this side of it changed."""
-
-    @abstractmethod
-    def _verify_linked(self) -> None:
-        """The same for the other side, to which links lead."""
-
-    def _check(self) -> None:
-        """Make sure that the value is still in the graph."""
-        if not self._holds():
-            self._sync()
-
-    def _sync(self) -> None:
-        """Make sure that the scan is of the graph as it is now, and the value in it."""
-        self._verify()
-        if self._number == GONE:
-            raise StaleIndexError(
-                f"{self._desc} is not in the graph any more: {self._owner.last_change} since its record was given out."
-            )
-
-    def _linked(self, find: Callable[[], Linked | None]) -> Linked | None:
-        """The record on the other side that ``find`` finds by this one's number.
-
-        In constant time if it finds one with a single slot, which then answers for itself; else once more after that
-        side was verified.
-        """
-        self._check()
-        record = find()
-        if record is None or not record._holds():
-            self._verify_linked()
-            self._check()
-            record = find()
-        return record
-
-    def _found(self) -> dict[str, object]:
-        """What is in the slots by path, in slot order. Constant time for a single slot."""
-        entry = self._peek()
-        if entry is not _UNSURE:
-            return {leaf_path(self._slot) if isinstance(self._slot, SUBCLASS_LAYERS) else "": entry}
-        return {path: slot.value for path, slot in self._slots().items()}
-
-    def _slots(self) -> dict[str, Slot]:
-        """The slots by path, in slot order."""
-        self._sync()
-        values, entries = self._values, self._entries
-        found = ((i, cast(Desc, values.slots[i]), entries[i]) for i in values.positions[self._number])
-        return {leaf_path(desc): Slot(position, desc, value) for position, desc, value in found}
-
-    def _only_slot(self) -> Slot:
-        slots = self._slots()
-        if len(slots) != 1:
-            raise SubclassError(
-                f"{self._desc} is a tensor subclass with {len(slots)} leaves ({', '.join(map(repr, slots))}), "
-                "and has no single node or position. Use .leaves or .nodes."
-            )
-        return next(iter(slots.values()))
-
-
-@attrs.define(eq=False, repr=False)
-class Input(_Record[t.AOTInput, InputKind, fx.Node]):
+class Input(Record[t.AOTInput, InputKind, fx.Node]):
     """One input value of a graph: a parameter, a buffer, an argument of the user's; a tangent, a token, ..."""
 
     _node: fx.Node
@@ -238,7 +45,7 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
         slot = self._grad_slot
         if slot is not None and self._holds():
             value = slot._peek()
-            if value is not _UNSURE:
+            if value is not UNSURE:
                 return None if value is None else slot
         slot = self._find_gradient()
         return slot if slot is not None and slot._has_value() else None
@@ -286,11 +93,25 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
         return self._owner.scan.slots.placeholders
 
     def _peek(self) -> object:
-        return self._node if self._holds() else _UNSURE
+        node = self._node
+        return node if node.meta.get("desc") is self._slot and not node._erased else UNSURE
 
     def _holds(self) -> bool:
-        node = self._node
-        return node.meta.get("desc") is self._slot and not node._erased
+        if self._slot is not NO_SLOT:
+            return self._peek() is not UNSURE
+        # A further leaf is seen by the count, leaves that trade places by their order.
+        count = len(self._owner.scan.slots.placeholders)
+        if not super()._holds() or t.placeholder_count(self._node.graph) != count:
+            return False
+        nodes = [cast(fx.Node, slot.value) for slot in self._known.values()]
+        return nodes == sorted(nodes)
+
+    def _still(self, slot: Slot) -> bool:
+        node = cast(fx.Node, slot.value)
+        return node.meta.get("desc") is slot.desc and not node._erased
+
+    def _entry(self, slot: Slot) -> object:
+        return slot.value
 
     def _verify(self) -> None:
         self._owner.verify_inputs()
@@ -308,7 +129,7 @@ class Input(_Record[t.AOTInput, InputKind, fx.Node]):
 
 
 @attrs.define(eq=False, repr=False)
-class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
+class Output(Record[t.AOTOutput, OutputKind, fx.Node | None]):
     """One output value of a graph: a result of the user's, a gradient, a mutated input's new value, ..."""
 
     _position: int
@@ -323,7 +144,7 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
         Raises:
             SubclassError: if there are several slots; ``leaves`` has them.
         """
-        return self._only_slot().value if (value := self._peek()) is _UNSURE else value
+        return self._only_slot().value if (value := self._peek()) is UNSURE else value
 
     @property
     def node(self) -> fx.Node | None:
@@ -342,7 +163,7 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
         Raises:
             SubclassError: if there are several slots; ``leaves`` has them.
         """
-        return self._position if self._holds() else super().position
+        return super().position if self._peek() is UNSURE else self._position
 
     @property
     def tangent(self) -> Input | None:
@@ -373,18 +194,29 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
     def _entries(self) -> Sequence[object]:
         return self._owner.scan.slots.entries
 
-    def _holds(self) -> bool:
-        return self._peek() is not _UNSURE
-
     def _peek(self) -> object:
         table = self._table
         output = table.output
         args = output.args
         if args is table.output_args:
-            descs, position = output.meta.get("desc"), self._position
-            if descs.__class__ is list and position < len(descs) and descs[position] is self._slot:
+            descs: Any = output.meta.get("desc")
+            position = self._position
+            is_list = descs.__class__ is list or descs.__class__ is tuple
+            if is_list and position < len(descs) and descs[position] is self._slot:
                 return args[0][position]  # type: ignore[index]  # Its only argument is a list.
-        return _UNSURE
+        return UNSURE
+
+    def _holds(self) -> bool:
+        return self._table.output.args is self._table.output_args and super()._holds()
+
+    def _still(self, slot: Slot) -> bool:
+        table, position = self._table, slot.position
+        descs: Any = table.output.meta.get("desc")
+        is_list = isinstance(descs, (list, tuple)) and position < len(descs)
+        return is_list and descs[position] is slot.desc
+
+    def _entry(self, slot: Slot) -> object:
+        return self._entries[slot.position]
 
     def _verify(self) -> None:
         self._owner.verify_outputs()
@@ -395,6 +227,6 @@ class Output(_Record[t.AOTOutput, OutputKind, fx.Node | None]):
     def _has_value(self) -> bool:
         """Whether any slot holds anything."""
         value = self._peek()
-        if value is not _UNSURE:
+        if value is not UNSURE:
             return value is not None
         return any(slot.value is not None for slot in self._slots().values())

@@ -1,6 +1,7 @@
 """The slots of a graph's calling convention, as they stand: its placeholders, and the entries of its output list."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TypeGuard, cast
 
 import attrs
@@ -21,7 +22,7 @@ _DESCRIBE = 'Write its descriptor into the output node\'s meta["desc"], at the s
 _NESTS = (list, tuple, dict, slice)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)  # A cached property needs a __dict__.
 class Slots:
     """Placeholders and output entries with their descriptors, as they were when read."""
 
@@ -34,6 +35,11 @@ class Slots:
     """``output.args``: FX makes a new object whenever the output list changes."""
     outputs: list[t.AOTOutput | None]
     """The descriptor of each output entry, subclass layers included."""
+
+    @cached_property
+    def undescribed(self) -> Sequence[int]:
+        """The positions of the output entries without a descriptor, which are ``None``."""
+        return [position for position, desc in enumerate(self.outputs) if desc is None]
 
     @property
     def entries(self) -> Sequence[object]:
@@ -61,9 +67,11 @@ class Slots:
         if self.output._erased:
             return "the output node was erased"
         if self.output.args is not self.output_args:
-            entries = self.output.args[0]
+            entries = self.output.args[0] if self.output.args else None
             if not _is_list(entries) or len(entries) != len(self.outputs):
                 return "outputs were added or removed"
+            if _nests(entries) or any(entries[at] is not None for at in self.undescribed):
+                return "the output list was nested, or given a value where it has no descriptor"
             self.output_args = self.output.args
         descs = self.output.meta.get("desc")
         same = descs == self.outputs if isinstance(descs, list) else _is_list(descs) and [*descs] == self.outputs
@@ -94,7 +102,7 @@ class Slots:
         return Finding(code, _at(self.entries, position), rule, remedy, self.output)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class PlannedSlots(Slots):
     """Slots as a change would leave them, to be judged before it is made."""
 
@@ -146,7 +154,7 @@ def _read_outputs(output: fx.Node) -> tuple[list[t.AOTOutput | None], list[Findi
         rule = f"it returns {returned}, and must return a list."
         faults.append(Finding(FindingCode.OUTPUT_LIST, "output", rule, _FLATTEN, output))
     entries = returned if _is_list(returned) else ()
-    if any(issubclass(cls, _NESTS) for cls in set(map(type, entries))):
+    if _nests(entries):
         rule = "it is nested; each entry must be a node, a constant or None."
         nested = [position for position, entry in enumerate(entries) if isinstance(entry, _NESTS)]
         faults += [Finding(FindingCode.OUTPUT_LIST, _at(entries, at), rule, _FLATTEN, output) for at in nested]
@@ -188,6 +196,11 @@ def _foreign(desc: object, base: str) -> tuple[str, str]:
 def _at(entries: Sequence[object], position: int) -> str:
     """The output entry at ``position``, for messages."""
     return f"output[{position}] ({entries[position]})"
+
+
+def _nests(entries: Sequence[object]) -> bool:
+    """Whether an output list holds another one."""
+    return any(issubclass(cls, _NESTS) for cls in set(map(type, entries)))
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[object]]:

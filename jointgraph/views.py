@@ -54,6 +54,11 @@ class View(Mapping[Key, Value]):
             raise self._missing(key)
         return found
 
+    def get(self, key: Key, default: Any = None) -> Any:
+        """The record of ``key``, or ``default`` if there is none: without the work of explaining why."""
+        found = self._find(key)
+        return default if found is None else found
+
     def __contains__(self, key: object) -> bool:
         """Whether ``key`` has a record."""
         return self._find(key) is not None

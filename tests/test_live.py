@@ -9,6 +9,7 @@ from torch import fx, nn
 from torch._functorch._aot_autograd import descriptors as d
 
 from jointgraph import GradStatus, JointGraphIndex, StaleIndexError, UnknownNameError
+from jointgraph.slots import Slots
 from tests.capture import joint
 from tests.cases.models import two
 from tests.graphs import copy_of, entries, set_outputs
@@ -204,6 +205,88 @@ def test_a_leaf_follows_its_slot() -> None:
     gm.graph.erase_node(old)
     assert leaf.node is new
     assert new in index.plain_inputs[0].nodes
+
+
+def test_leaves_that_trade_places_are_in_their_new_order() -> None:
+    """The order of leaves is that of the slots now."""
+    gm = copy_of(joint(nn.Linear(3, 3), two(2, 3)).graph_module)
+    value = JointGraphIndex(gm).plain_inputs[0]
+    first, second = value.nodes
+    assert [*value.leaves] == ["a", "b"]
+    first.prepend(second)
+    assert value.nodes == (second, first)
+    assert [*value.leaves] == ["b", "a"]
+
+
+def test_a_further_leaf_is_found() -> None:
+    """A placeholder that is added for a part of a value."""
+    gm = copy_of(joint(nn.Linear(3, 3), two(2, 3)).graph_module)
+    value = JointGraphIndex(gm).plain_inputs[0]
+    assert [*value.leaves] == ["a", "b"]
+    with gm.graph.inserting_after(value.nodes[1]):
+        new = gm.graph.placeholder("more")
+    new.meta["desc"] = d.SubclassGetAttrAOTInput(d.PlainAOTInput(0), "c")
+    assert [*value.leaves] == ["a", "b", "c"]
+    assert value.nodes[2] is new
+
+
+def nested_entry(values: list[object], descs: list[object]) -> None:
+    """Puts a list in a slot."""
+    values[0] = [values[0]]
+
+
+def undescribed_value(values: list[object], descs: list[object]) -> None:
+    """Puts a value where the place of a gradient has no descriptor."""
+    values[descs.index(None)] = values[0]
+
+
+@pytest.mark.parametrize("breaks", [nested_entry, undescribed_value])
+def test_an_output_list_that_breaks_a_rule_is_no_answer(
+    index: JointGraphIndex, breaks: Callable[[list[object], list[object]], None]
+) -> None:
+    """Though it is as long as before, and its descriptors are the same."""
+    grad = index.grads[W]
+    values = entries(index.graph)
+    breaks(values, [*descriptors(index)])
+    index.graph.output_node().args = (values,)
+    for ask in (lambda: grad.node, lambda: len(index.outputs), lambda: index.params["weight"].grad):
+        with pytest.raises(StaleIndexError, match="finish the edit first"):
+            ask()
+
+
+def test_an_output_node_without_a_list_is_no_answer(index: JointGraphIndex) -> None:
+    """As it may be in the middle of an edit."""
+    grad = index.grads[W]
+    index.graph.output_node().args = ()
+    with pytest.raises(StaleIndexError, match="finish the edit first"):
+        _ = grad.node
+
+
+def test_equal_descriptors_are_looked_at_once(index: JointGraphIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then they are the index's own, and each question is answered in constant time again."""
+    grad, weight = index.grads[W], index.params["weight"]
+    index.graph.output_node().meta["desc"] = copy.deepcopy(descriptors(index))
+    weight.node.meta["desc"] = copy.deepcopy(W)
+    node, placeholder = grad.node, weight.node
+
+    def no_look(_: object) -> str:
+        raise AssertionError
+
+    monkeypatch.setattr(Slots, "outputs_changed", no_look)
+    monkeypatch.setattr(Slots, "inputs_changed", no_look)
+    assert grad.node is node
+    assert weight.node is placeholder
+
+
+def test_what_is_absent_is_told_without_saying_why(index: JointGraphIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``get`` looks for no close matches."""
+
+    def explain(*_: object) -> UnknownNameError:
+        raise AssertionError
+
+    monkeypatch.setattr("jointgraph.index.unknown", explain)
+    assert index.grads.get(FROZEN) is None
+    assert index.params.get("wait", 3) == 3
 
 
 @pytest.mark.parametrize("nested", [False, True])
