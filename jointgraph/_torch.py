@@ -158,7 +158,13 @@ def storage_and_geometry(tensor: torch.Tensor) -> Hashable:
     except NotImplementedError:  # Sparse layouts have no storage of their own: only the tensor itself is the same.
         return id(tensor)
     numbers = (*tensor.size(), *tensor.stride(), tensor.storage_offset())
-    return storage, tensor.dtype, tuple(n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers)
+    return (
+        storage,
+        tensor.dtype,
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tuple(n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers),
+    )
 
 
 def resize_call(graph: fx.Graph, origins: Sequence[int | None], backward: Sequence[bool], *, outputs: bool) -> None:

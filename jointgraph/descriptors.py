@@ -77,7 +77,7 @@ class GradStatus(enum.Enum):
     MISSING = "missing"
     """The input asked for one and none came, as it is unused or detached: ``None`` under a ``GradAOTOutput``."""
     NOT_REQUESTED = "not requested"
-    """The input asked for none (frozen, integer, ...), or the graph is not one that has gradients."""
+    """The input asked for none (frozen, integer, ...), or the graph has no gradients, or the index leaves it out."""
 
 
 @dataclass(frozen=True)

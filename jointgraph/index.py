@@ -74,7 +74,7 @@ class JointGraphIndex:
                 one of these is a missing descriptor.
         """
         self._interface = Interface(graph_of(graph), _overrides(self))
-        self._origin = Origin(module, graph)
+        self._origin = Origin(module, graph, self._interface.scan.inputs)
         self._views: dict[str, View[Any, Any]] = {}
         self._flow = Flow(self._interface)
 
@@ -126,12 +126,12 @@ class JointGraphIndex:
     @property
     def params(self) -> Mapping[str, Input]:
         """The parameters by fully qualified name, in placeholder order (torch: ``get_named_param_nodes``)."""
-        return self._input_view("params", (InputKind.PARAM,), _name, also=self._origin.tied)
+        return self._input_view("params", (InputKind.PARAM,), _name, also=self._tied(t.ParamAOTInput))
 
     @property
     def buffers(self) -> Mapping[str, Input]:
         """The buffers by fully qualified name, in placeholder order (torch: ``get_named_buffer_nodes``)."""
-        return self._input_view("buffers", (InputKind.BUFFER,), _name, also=self._origin.tied)
+        return self._input_view("buffers", (InputKind.BUFFER,), _name, also=self._tied(t.BufferAOTInput))
 
     @property
     def plain_inputs(self) -> Mapping[int, Input]:
@@ -214,7 +214,7 @@ class JointGraphIndex:
     def roles(self, node: fx.Node) -> tuple[Input | Output, ...]:
         """Every record that ``node`` fills a slot of, in slot order; ``()`` for an interior node.
 
-        Constant time, but for the first call after the output list changed.
+        Constant time for an interior node; for one that is returned, a look at the output list.
 
         Raises:
             JointGraphError: if the node is of another graph.
@@ -295,6 +295,10 @@ class JointGraphIndex:
         }
         rest = [_counted(len(view), what) for what, view in counts.items() if view]
         return ", ".join([_counted(len(params), "param") + with_grad, *rest])
+
+    def _tied(self, cls: type[t.ParamAOTInput | t.BufferAOTInput]) -> Callable[[Any], Sequence[str]]:
+        """Tells the other names of a parameter or buffer."""
+        return lambda name: self._origin.tied(cls(name)) if isinstance(name, str) else ()
 
     def _saved(self) -> dict[str, Input | Output]:
         interface = self._interface

@@ -1,20 +1,24 @@
 """Why an index has no record of a name or a descriptor, and what to ask for instead."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cached_property
+from typing import cast
 
 import attrs
 from torch import fx, nn
 
 from jointgraph import _torch as t
-from jointgraph.descriptors import GraphKind, InputKind
+from jointgraph.descriptors import GraphKind, InputKind, name_of
 from jointgraph.exceptions import UnknownNameError
 from jointgraph.holders import Holder
 from jointgraph.interface import Interface
 from jointgraph.records import Input
+from jointgraph.scan import Values
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)  # A cached property needs a __dict__.
 class Origin:
     """What is known of where a graph was captured from."""
 
@@ -27,12 +31,22 @@ class Origin:
         """Every argument of the captured module → the input that carries it, where that is known."""
         return t.captured_arguments(self.holder)
 
-    def tied(self, name: str) -> Sequence[str]:
-        """The other names that the module has for a parameter or buffer."""
-        if self.module is None:
+    captured: Values[t.AOTInput, InputKind]
+    """The inputs that the graph had when it was indexed."""
+
+    def tied(self, desc: t.AOTInput) -> Sequence[str]:
+        """The other names that the module has for a parameter or buffer; ``()`` if the graph had it itself."""
+        if self.module is None or desc in self.captured.number:
             return ()
-        tensors = dict(_tensors(self.module))
-        return [other for other, tensor in tensors.items() if other != name and tensor is tensors.get(name)]
+        return [name for name in self._names.get(name_of(desc), ()) if name != name_of(desc)]
+
+    @cached_property
+    def _names(self) -> Mapping[str, Sequence[str]]:
+        """Every name of a parameter or buffer of the module → all names of the same tensor."""
+        names: defaultdict[int, list[str]] = defaultdict(list)
+        for name, tensor in _tensors(cast(nn.Module, self.module)):
+            names[id(tensor)].append(name)
+        return {name: group for group in names.values() for name in group}
 
 
 def _tensors(module: nn.Module) -> Iterable[tuple[str, object]]:
@@ -75,8 +89,11 @@ def why_missing(desc: t.AOTInput, interface: Interface, origin: Origin) -> str:
     if isinstance(carrier, (t.ViewBaseAOTInput, t.SyntheticBaseAOTInput)):
         return f"AOTAutograd replaced it, a view, by the base that it shares with others: index[{carrier}]."
     if carrier is not None and carrier != desc:
-        return f"AOTAutograd deduplicated it: it is the same tensor as {carrier}, which the graph has."
-    if carrier is not None:
+        where = (
+            "which keeps_input() of this index leaves out" if interface.leaves_out(carrier) else "which the graph has"
+        )
+        return f"AOTAutograd deduplicated it: it is the same tensor as {carrier}, {where}."
+    if carrier is not None or desc in origin.captured.number:
         return "The capture had it, so something has removed it from the graph since."
     if interface.scan.kind is GraphKind.BACKWARD:
         return "This is a backward graph, which takes only what it reads: the index of its forward graph may have it."

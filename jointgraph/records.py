@@ -9,7 +9,7 @@ import attrs
 from torch import fx
 
 from jointgraph import _torch as t
-from jointgraph.descriptors import GradStatus, InputKind, OutputKind
+from jointgraph.descriptors import GradStatus, InputKind, OutputKind, SavedForBackwardsAOTInput
 from jointgraph.leaves import Slot
 from jointgraph.record import UNSURE, Record
 from jointgraph.scan import NO_SLOT, Values
@@ -94,7 +94,10 @@ class Input(Record[t.AOTInput, InputKind, fx.Node]):
 
     def _peek(self) -> object:
         node = self._node
-        return node if node.meta.get("desc") is self._slot and not node._erased else UNSURE
+        if node.meta.get("desc") is not self._slot or node._erased:
+            return UNSURE
+        # An undescribed activation is known by its node's name.
+        return UNSURE if self._slot is None and node.name != cast(SavedForBackwardsAOTInput, self._desc).name else node
 
     def _holds(self) -> bool:
         if self._slot is not NO_SLOT:

@@ -191,7 +191,8 @@ def interpret(
     pairs = {} if has_leaves else _pairs(slots, inputs, grads)
     kind = _graph_kind(inputs, outputs)
 
-    if inputs.of_kind(InputKind.SAVED) and kind is not GraphKind.BACKWARD:
+    undescribed = inputs.of_class(SavedForBackwardsAOTInput)
+    if undescribed and kind is not GraphKind.BACKWARD:
         faults = missing_inputs(slots) + faults
     if has_leaves or len(pairs) < inputs.slot_count:
         faults += _clashes(slots.inputs, slots.input_finding)
@@ -199,7 +200,7 @@ def interpret(
         faults += _clashes(slots.outputs, slots.output_finding)
     if kind is GraphKind.JOINT:
         faults += _strangers(no_outputs, "tangent", "output", inputs, slots.input_finding)
-    if kind is GraphKind.JOINT and not inputs.of_kind(InputKind.SAVED):  # Else the input may be just undescribed.
+    if kind is GraphKind.JOINT and not undescribed:  # Else the input may be just undescribed.
         faults += _strangers(no_inputs, "gradient", "input", outputs, slots.output_finding)
     if faults:
         raise malformed(faults)

@@ -8,9 +8,9 @@ import torch
 from torch import fx, nn
 from torch._functorch._aot_autograd import descriptors as d
 
-from jointgraph import GradStatus, JointGraphIndex, StaleIndexError, UnknownNameError
+from jointgraph import GradStatus, InputKind, JointGraphIndex, StaleIndexError, UnknownNameError
 from jointgraph.slots import Slots
-from tests.capture import joint
+from tests.capture import joint, partition
 from tests.cases.models import two
 from tests.graphs import copy_of, entries, set_outputs
 
@@ -228,6 +228,18 @@ def test_a_further_leaf_is_found() -> None:
     new.meta["desc"] = d.SubclassGetAttrAOTInput(d.PlainAOTInput(0), "c")
     assert [*value.leaves] == ["a", "b", "c"]
     assert value.nodes[2] is new
+
+
+def test_a_saved_activation_goes_by_its_nodes_name() -> None:
+    """It has no descriptor: under another name it is another."""
+    graph = copy_of(partition(joint(Scaled(), torch.randn(2, 3))).backward).graph
+    index = JointGraphIndex(graph)
+    saved = next(record for record in index.inputs.values() if record.kind is InputKind.SAVED)
+    assert saved.name == saved.node.name
+    saved.node._rename("another")
+    with pytest.raises(StaleIndexError):
+        _ = saved.name
+    assert "another" in index.saved
 
 
 def nested_entry(values: list[object], descs: list[object]) -> None:

@@ -9,6 +9,7 @@ from jointgraph import JointGraphIndex, UnknownNameError
 from tests.capture import default_partition, joint, partition
 from tests.cases.tied import IDS, Tied
 from tests.graphs import copy_of, entries, placeholder, set_outputs
+from tests.models import Sample
 
 
 class Spare(nn.Module):
@@ -184,3 +185,28 @@ def test_a_gradient_put_back_by_hand_is_found() -> None:
     set_outputs(gm.graph, [*values, spare.node], [*descs, d.GradAOTOutput(d.ParamAOTInput("spare"))])
     assert spare.grad is not None
     assert spare.grad.node is spare.node
+
+
+def test_a_tied_name_that_the_graph_had_itself_finds_no_other(tied: Sample) -> None:
+    """Raw capture has both, each with a part of the gradient: one that was removed is not the other."""
+    index = JointGraphIndex(tied.copy(), module=tied.module)
+    assert index.params["head.weight"] is not index.params["embed.weight"]
+    head = index.params["head.weight"]
+    head.node.replace_all_uses_with(index.params["embed.weight"].node)
+    with index.edit() as edit:
+        edit.remove([head, index.grads[head.desc]])
+    assert "head.weight" not in index.params
+    with pytest.raises(UnknownNameError, match="something has removed it from the graph since"):
+        index.params["head.weight"]
+
+
+def test_a_tied_name_that_the_index_leaves_out_finds_no_other(tied: Sample) -> None:
+    """``keeps_input`` counts for each by itself."""
+
+    class NoHead(JointGraphIndex):
+        def keeps_input(self, desc: d.AOTInput) -> bool:
+            return desc != d.ParamAOTInput("head.weight")
+
+    index = NoHead(tied.copy(), module=tied.module)
+    assert "embed.weight" in index.params
+    assert "head.weight" not in index.params
