@@ -14,7 +14,7 @@ from jointgraph.findings import Finding, FindingCode
 
 RECAPTURE = (
     "Index the graph as AOTAutograd made it, before what lost its descriptors (pickling, retracing with make_fx and "
-    "fx.Transformer do), or write them back."
+    "fx.Transformer do), or bring them back with copy_descriptors(original, graph)."
 )
 """The way out of a missing descriptor."""
 _FLATTEN = "Return one flat list."
