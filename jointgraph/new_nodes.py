@@ -57,7 +57,7 @@ def build(fn: Callable[[fx.Node], fx.Node], of: fx.Node, anchor: fx.Node, mode: 
 @contextmanager
 def _recorded(graph: fx.Graph, nodes: list[fx.Node]) -> Iterator[None]:
     """Lists the nodes that are added to a graph, wherever that is."""
-    create = graph.create_node
+    create, patched = graph.create_node, vars(graph).get("create_node")
 
     def record(*args: Any, **kwargs: Any) -> fx.Node:
         node = create(*args, **kwargs)
@@ -69,6 +69,8 @@ def _recorded(graph: fx.Graph, nodes: list[fx.Node]) -> Iterator[None]:
         yield
     finally:
         del graph.create_node
+        if patched is not None:  # Somebody else's, on this graph.
+            graph.create_node = patched  # type: ignore[method-assign]
 
 
 def _erase(nodes: Sequence[fx.Node], of: fx.Node) -> None:
